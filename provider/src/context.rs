@@ -21,8 +21,6 @@ use std::io::Write;
 pub(crate) struct Context {
     verbs: UnsafeCell<VerbsContext>,
     pub(crate) limits: Limits,
-    /// The kernel raises the event of an armed completion queue that is not empty.
-    pub(crate) notifies_waiting: bool,
     /// Nanoseconds of empty polls after which a thread yields the CPU, or 0 for never.
     pub(crate) yield_after: u64,
     /// The provider explains failures on standard error.
@@ -52,21 +50,6 @@ pub(crate) struct Limits {
     pub(crate) max_srq_wr: u32,
     /// Maximum number of data segments of a work request of a shared receive queue.
     pub(crate) max_srq_sge: u32,
-    /// Ring strides need not be powers of two: [`abi::FEATURE_PACKED`].
-    pub(crate) packed: bool,
-}
-
-impl Limits {
-    /// Returns the stride of a ring that needs at least `min` bytes for an entry. Fails with
-    /// `EINVAL` if `min` is `None`.
-    pub(crate) fn stride(self, min: Option<u32>) -> Result<u32, c_int> {
-        let stride = if self.packed {
-            min
-        } else {
-            min.and_then(u32::checked_next_power_of_two)
-        };
-        stride.ok_or(EINVAL)
-    }
 }
 
 impl Context {
@@ -161,7 +144,6 @@ unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
         max_cqe: count(attr.max_cqe),
         max_srq_wr: count(attr.max_srq_wr),
         max_srq_sge: count(attr.max_srq_sge),
-        packed: features.features & abi::FEATURE_PACKED != 0,
     };
     // SAFETY: the context is not yet shared.
     unsafe {
@@ -169,7 +151,6 @@ unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
         (*context).explains = environment::explains();
         (*context).doorbells = Doorbells::new(cmd_fd, polled);
-        (*context).notifies_waiting = features.features & abi::FEATURE_NOTIFY_WAITING != 0;
     }
     Ok(())
 }
@@ -315,21 +296,15 @@ pub(crate) mod tests {
         max_cqe: 1024,
         max_srq_wr: 64,
         max_srq_sge: 4,
-        packed: true,
     };
 
     /// Creates a context without a device, which lives as long as the test program. Doorbells have
     /// no effect.
     pub(crate) fn context() -> Ptr<IbvContext> {
-        with_limits(DEVICE)
-    }
-
-    /// Creates such a context with other limits.
-    pub(crate) fn with_limits(limits: Limits) -> Ptr<IbvContext> {
         let null = std::fs::File::options().write(true).open("/dev/null");
         // SAFETY: integers, arrays, pointers that may be null.
         let mut context: Box<Context> = Box::new(unsafe { command::zeroed() });
-        context.limits = limits;
+        context.limits = DEVICE;
         context.doorbells = Doorbells::new(null.unwrap().into_raw_fd(), false);
         // SAFETY: the public part of a context that is never freed.
         unsafe { Ptr::new(Box::into_raw(context).byte_add(IbvContext::OFFSET).cast()) }

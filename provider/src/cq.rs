@@ -173,7 +173,7 @@ pub(crate) extern "C" fn req_notify_cq(cq: Ptr<IbvCq>, solicited_only: c_int) ->
 /// Has the kernel raise the event that is due for completions that waited when the queue was armed
 /// with `request`: see [`crate::abi`]. Returns 0 or an error.
 fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
-    if !cq.has_channel || !cq.queue.is_event_due(request) || !cq.context.notifies_waiting {
+    if !cq.has_channel || !cq.queue.is_event_due(request) {
         return 0;
     }
     ibv_cmd_req_notify_cq(cq, c_int::from(request & abi::ARM_ANY == 0))

@@ -289,19 +289,18 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
     }
     let send = Shape {
         entries: cap.max_send_wr.max(1),
-        stride: device.stride(abi::send_stride(cap.max_send_sge, cap.max_inline_data))?,
+        stride: abi::send_stride(cap.max_send_sge, cap.max_inline_data).ok_or(EINVAL)?,
     };
     let recv = Shape {
         entries: cap.max_recv_wr,
-        stride: device.stride(abi::recv_stride(cap.max_recv_sge))?,
+        stride: abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?,
     };
     if cap.max_recv_wr == 0 {
         return Ok((Ring::allocate(send.entries, send.stride)?, None));
     }
     // The kernel does not pin a send ring without entries; the receive ring then needs pages of its
     // own.
-    let packed = device.packed && cap.max_send_wr != 0;
-    let (ring, recv_ring) = Ring::pair(send, recv, packed)?;
+    let (ring, recv_ring) = Ring::pair(send, recv, cap.max_send_wr != 0)?;
     Ok((ring, Some(recv_ring)))
 }
 
@@ -452,8 +451,7 @@ pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) ->
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::context::tests::{context, with_limits, DEVICE};
-    use crate::context::Limits;
+    use crate::context::tests::context;
 
     const ASKED: IbvQpCap = IbvQpCap {
         max_send_wr: 10,
@@ -469,13 +467,7 @@ pub(crate) mod tests {
         unsafe { Ptr::new(core::ptr::from_ref(qp).cast_mut().cast()) }
     }
 
-    /// Creates a queue pair on a device with these limits.
-    fn on(
-        context: Ptr<IbvContext>,
-        qp_type: u32,
-        cap: &mut IbvQpCap,
-        has_srq: bool,
-    ) -> Result<Box<Qp>, c_int> {
+    fn create(qp_type: u32, cap: &mut IbvQpCap, has_srq: bool) -> Result<Box<Qp>, c_int> {
         let attributes = Attributes {
             qp_type,
             cap,
@@ -484,11 +476,11 @@ pub(crate) mod tests {
             has_srq,
             sq_sig_all: false,
         };
-        Qp::new(context, attributes)
+        Qp::new(context(), attributes)
     }
 
     fn new(qp_type: u32, cap: &mut IbvQpCap) -> Result<Box<Qp>, c_int> {
-        on(context(), qp_type, cap, false)
+        create(qp_type, cap, false)
     }
 
     /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never takes an
@@ -558,22 +550,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn padded_for_a_kernel_that_wants_that() {
-        let device = Limits {
-            packed: false,
-            ..DEVICE
-        };
-        let mut cap = ASKED;
-        let qp = on(with_limits(device), qp_type::RC, &mut cap, false)
-            .ok()
-            .unwrap();
-        assert_eq!(cap.max_inline_data, 64);
-        let command = qp.command();
-        assert_eq!((command.sq.stride, command.rq.stride), (128, 32));
-        assert_eq!((command.sq.addr % 4096, command.rq.addr % 4096), (0, 0));
-    }
-
-    #[test]
     fn no_send_ring_where_nothing_is_sent() {
         for (qp_type, max_recv_wr, capacity) in [(qp_type::XRC_RECV, 0, 0), (qp_type::RC, 5, 8)] {
             let mut cap = IbvQpCap {
@@ -626,7 +602,7 @@ pub(crate) mod tests {
             max_recv_wr: u32::MAX,
             ..ASKED
         };
-        let qp = on(context(), qp_type::RC, &mut cap, true).ok().unwrap();
+        let qp = create(qp_type::RC, &mut cap, true).ok().unwrap();
         assert_eq!((cap.max_recv_wr, cap.max_recv_sge), (0, 0));
         assert_eq!((qp.command().rq.addr, qp.command().rq.capacity), (0, 0));
         let mut cap = IbvQpCap {

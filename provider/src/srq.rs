@@ -43,7 +43,7 @@ fn ring(context: &Context, max_wr: u32, max_sge: u32) -> Result<Ring, c_int> {
     if max_wr == 0 || max_wr > device.max_srq_wr || max_sge > device.max_srq_sge {
         return Err(EINVAL);
     }
-    let stride = device.stride(abi::recv_stride(max_sge))?;
+    let stride = abi::recv_stride(max_sge).ok_or(EINVAL)?;
     Ring::allocate(max_wr, stride)
 }
 

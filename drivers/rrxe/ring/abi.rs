@@ -32,8 +32,6 @@
 //!
 //! The two rings of a queue pair may be in one piece of memory, the receive ring after the send
 //! ring ([`RingSpec::next_ring`]). The kernel then pins that memory once, and no page counts twice.
-//! A kernel without [`FEATURE_PACKED`] needs each ring on pages of its own, and strides that are
-//! powers of two.
 //!
 //! # Doorbells
 //!
@@ -71,10 +69,10 @@
 //! counter of that moment. If it equals the program's consumer counter, the program has polled
 //! nothing since.
 //!
-//! With [`FEATURE_NOTIFY_WAITING`], the user program arms, executes a sequentially consistent fence
-//! and reads the producer counter. If completions wait that the arming asks for, and its consumer
-//! counter is not [`RingHeader::notified`], it calls the kernel (`REQ_NOTIFY_CQ`), which raises the
-//! event unless it has taken the arming meanwhile.
+//! So the user program arms, executes a sequentially consistent fence and reads the producer
+//! counter. If completions wait that the arming asks for, and its consumer counter is not
+//! [`RingHeader::notified`], it calls the kernel (`REQ_NOTIFY_CQ`). The kernel raises the event
+//! unless it has taken the arming meanwhile.
 
 /// The version of rrxe, as in Cargo.toml.
 pub const VERSION_TEXT: &core::ffi::CStr = c"0.1.0";
@@ -328,12 +326,6 @@ pub mod wc_opcode {
 
 /// [`AllocUcontextResp::features`]: the context is in poll mode.
 pub const FEATURE_POLL: u64 = 1;
-/// [`AllocUcontextResp::features`]: strides need not be powers of two, and the two rings of a queue
-/// pair may be in one piece of memory.
-pub const FEATURE_PACKED: u64 = 2;
-/// [`AllocUcontextResp::features`]: the kernel keeps [`RingHeader::notified`], and raises the event
-/// of an armed completion queue that is not empty if `REQ_NOTIFY_CQ` asks for it.
-pub const FEATURE_NOTIFY_WAITING: u64 = 4;
 
 /// Driver part of GET_CONTEXT. A program that asks for nothing omits it: a kernel may not know it,
 /// and refuses anything but zero with `EOPNOTSUPP`.

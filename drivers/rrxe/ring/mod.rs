@@ -78,10 +78,7 @@ impl Ring {
     /// Returns the size of a program's ring in bytes. Returns `EINVAL` under the conditions of
     /// [`Ring::from_user`].
     fn check(spec: &RingSpec, entries: u32, min_stride: u32) -> Result<usize> {
-        // A provider without `FEATURE_PACKED` rounds up to a power of two.
-        let max = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE)
-            .and_then(u32::checked_next_power_of_two)
-            .ok_or(EINVAL)?;
+        let max = abi::send_stride(limits::MAX_SGE, limits::MAX_INLINE).ok_or(EINVAL)?;
         if !spec.capacity.is_power_of_two()
             || spec.stride & 15 != 0
             || spec.capacity < entries

@@ -638,9 +638,8 @@ def uverbs():
     raise harness.Failure("no device file")
 
 
-# Features of every context: packed rings, and events for completions already queued when a CQ is
-# armed (drivers/rrxe/ring/abi.rs).
-ALWAYS = 2 | 4
+# The feature of a context in poll mode (drivers/rrxe/ring/abi.rs).
+POLLED = 1
 
 
 @case()
@@ -650,12 +649,12 @@ def asked_by_hand():
         raise Skip("poll mode is rrxe's")
     path = uverbs()
     for part, wanted in (
-        (b"", (0, ALWAYS)),
-        (struct.pack("=I", 5), (0, ALWAYS | 1)),
-        (struct.pack("=II", 5, 0), (0, ALWAYS | 1)),
-        (struct.pack("=II", 0, 0), (0, ALWAYS)),
-        (struct.pack("=IIQ", 5, 0, 0), (0, ALWAYS | 1)),
-        (struct.pack("=II", LONGEST, 0), (0, ALWAYS | 1)),
+        (b"", (0, 0)),
+        (struct.pack("=I", 5), (0, POLLED)),
+        (struct.pack("=II", 5, 0), (0, POLLED)),
+        (struct.pack("=II", 0, 0), (0, 0)),
+        (struct.pack("=IIQ", 5, 0, 0), (0, POLLED)),
+        (struct.pack("=II", LONGEST, 0), (0, POLLED)),
         (struct.pack("=II", LONGEST + 1, 0), (errno.EINVAL, None)),
         (struct.pack("=II", 0xFFFFFFFF, 0), (errno.EINVAL, None)),
         (struct.pack("=II", 5, 1), (errno.EOPNOTSUPP, None)),
@@ -694,9 +693,9 @@ def limit_of_its_user():
         os.setgroups([])
         os.setresuid(privilege.NOBODY, privilege.NOBODY, privilege.NOBODY)
         part = struct.pack("=I", SHORT)
-        equal("without a limit", get_context(path, part), (0, ALWAYS | 1))
+        equal("without a limit", get_context(path, part), (0, POLLED))
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        equal("at the limit", get_context(path, part), (0, ALWAYS))
+        equal("at the limit", get_context(path, part), (0, 0))
 
     privilege.aside(check)
     wait_until("the threads are gone", lambda: threads() == 0)
@@ -717,7 +716,7 @@ def opened_and_closed():
         os._exit(0)
     try:
         for _ in range(50 if harness.debug_kernel() else 300):
-            equal("answer", get_context(path, struct.pack("=I", SHORT)), (0, ALWAYS | 1))
+            equal("answer", get_context(path, struct.pack("=I", SHORT)), (0, POLLED))
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
