@@ -148,8 +148,8 @@ TIME_SLICE = 100_000
 def prepare_machine() -> None:
     """Makes a virtual machine end with this program, and sets its priority and its time slice.
 
-    The kernel divides the CPUs among sessions first (sched(7), "The autogroup feature"), and a new
-    session has no priority. So the machine's session gets that of this program.
+    The kernel divides the CPUs among sessions first (sched(7), "The autogroup feature"). A new
+    session starts with the nice value 0, so a machine that leads one passes its own on to it.
 
     If there are more emulated CPUs than real ones, a CPU that waits for another one in a loop
     (for an inter-processor interrupt, a lock, or a completion that a program polls) delays that
@@ -160,10 +160,11 @@ def prepare_machine() -> None:
     sys_sched_setattr = 314
     attributes = struct.pack("IIQiIQQQ", 48, os.sched_getscheduler(0), 0, os.nice(0), 0, TIME_SLICE, 0, 0)
     ctypes.CDLL(None).syscall(sys_sched_setattr, 0, attributes, 0)
-    try:
-        Path("/proc/self/autogroup").write_text(str(os.nice(0)))
-    except OSError:
-        pass  # The kernel has no such groups.
+    if os.getsid(0) == os.getpid():
+        try:
+            Path("/proc/self/autogroup").write_text(str(os.nice(0)))
+        except OSError:
+            pass  # The kernel has no such groups.
 
 
 def kvm_works(kernel: Path) -> bool:

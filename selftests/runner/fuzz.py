@@ -45,7 +45,7 @@ _PANIC = re.compile(r"panicked at (.*?):\n(.*)")
 
 
 def _root(command, **options):
-    """Starts a command in the build root, in the checkout, behind everything else."""
+    """Starts a command in the build root, in the checkout, at the lowest priority."""
     return subprocess.Popen(with_priority(NO_GUEST, in_root(*command)), cwd=TOP, stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
 

@@ -143,7 +143,7 @@ def run_all(work, jobs, report):
 
     At most `jobs` run at a time. Together they have at most `jobs` guests, unless one has more.
     Guests that share a CPU wait for each other in loops: three boots of two guests on two CPUs took
-    as long at a time as one after the other, and a third more CPU time.
+    as long together as one after the other, and a third more CPU time.
 
     Returns False if the user interrupts it. Propagates the exception of a job."""
     waiting = sorted(work, key=lambda job: -job.guests)

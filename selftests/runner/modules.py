@@ -9,6 +9,7 @@ import time
 from . import host
 from .root import SINGLE_GUEST, TOP, with_priority
 
+
 class Modules:
     """Builds rrxe.ko for several kernels, one after the other, in a separate thread."""
 

@@ -22,9 +22,9 @@ def cargo(*arguments):
     return in_root("cargo", *arguments)
 
 
-# Priorities of what runs beside each other, as nice(1) takes them. Two guests wait for each other,
-# often in loops, so another program that interrupts one of them costs twice the time. Single guests
-# use what such a pair leaves, and programs without a guest the rest.
+# Nice values. Two guests wait for each other, often in loops, so a program that interrupts one of
+# them costs twice the time. Single guests, and builds that guests wait for, use the CPU time that
+# such a pair leaves. Programs without a guest use the rest.
 SINGLE_GUEST, NO_GUEST = 5, 19
 
 
