@@ -52,7 +52,9 @@ def windows(end, info):
     memory = end.memory(pd, 8192, access=endpoint.ALL_ACCESS + ("mw-bind",))
     for kind in (1, 2):
         window = end.window(pd, kind)
-        end.bind(qp["id"], window["id"], memory["id"], 0, 4096, ("remote-read",), window["rkey"] + 1)
+        # The consumer chooses the key's low byte for type 2; the rest is the window's number.
+        key = window["rkey"] ^ 1
+        end.bind(qp["id"], window["id"], memory["id"], 0, 4096, ("remote-read",), key)
         (found,) = end.poll(cq, 1, 30)
         equal("the binding", found["status"], "SUCCESS")
     end.window(pd, 2)
