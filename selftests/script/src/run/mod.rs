@@ -29,6 +29,8 @@ struct Run<'a> {
     pending: VecDeque<(u64, Seen)>,
     /// Earliest valid time of the next packet.
     earliest: u64,
+    /// Whether the last step was an action: a post or an injected packet.
+    acting: bool,
     /// The last injected packet.
     injected: Vec<u8>,
     /// UDP source ports of the received packets.
@@ -54,6 +56,7 @@ pub fn run(script: &Script, end: &mut dyn EndPoint) -> std::result::Result<(), S
         memory: Vec::new(),
         pending: VecDeque::new(),
         earliest: 0,
+        acting: false,
         injected: Vec::new(),
         ports: Vec::new(),
         sends: Vec::new(),
@@ -87,6 +90,7 @@ impl Run<'_> {
             Step::ExpectPacket(_) | Step::MaybePacket(_) => {}
             _ => self.log.push(format!("{at:4}      {}", line.text)),
         }
+        self.time_actions(&line.step)?;
         match &line.step {
             Step::Qp(spec) => self.queue_pair(spec),
             Step::Region { name, len, rights } => self.region(name, *len, rights),
@@ -121,7 +125,6 @@ impl Run<'_> {
                 bad_lkey,
                 refused,
             } => {
-                self.act()?;
                 let id = self.recvs.len() as u64 + 1;
                 let result = self.end.post_recv(id, *len, *bad_lkey);
                 if !refused {
@@ -192,12 +195,21 @@ impl Run<'_> {
         if spec.state > State::Rts {
             verdict(self.end.modify(spec.state, spec), false)?;
         }
-        self.act()
+        self.earliest = self.end.now()?;
+        Ok(())
     }
 
-    /// Marks the start of an action: expected packets are timed from here.
-    fn act(&mut self) -> Result<()> {
-        self.earliest = self.end.now()?;
+    /// Times expected packets from the first of successive actions: with a real clock, the endpoint
+    /// may already respond to it before this program performs the next one.
+    fn time_actions(&mut self, step: &Step) -> Result<()> {
+        let acts = matches!(
+            step,
+            Step::PostRecv { .. } | Step::PostSend(_) | Step::Inject(_)
+        );
+        if acts && !self.acting {
+            self.earliest = self.end.now()?;
+        }
+        self.acting = acts;
         Ok(())
     }
 
@@ -216,7 +228,6 @@ impl Run<'_> {
     }
 
     fn post(&mut self, spec: &SendSpec) -> Result<()> {
-        self.act()?;
         let data = spec.data.clone().unwrap_or(Data::Count(0x10));
         let post = SendPost {
             id: self.sends.len() as u64 + 1,

@@ -68,7 +68,6 @@ impl Run<'_> {
             class: self.class(),
         };
         self.log.push(format!("{at:4}  --> {seen}"));
-        self.act()?;
         self.injected.clone_from(&bytes);
         self.end.inject(&bytes)
     }
