@@ -35,8 +35,16 @@ UNUSED = ("lsm=", "audit=0", "randomize_kstack_offset=off", "init_on_alloc=0")
 
 _MARK = "@rrxe "
 
+# The launcher's exit status if an error of the emulator crashed a guest.
+_EMULATOR = 123
+
 # Meanings of the launcher's exit status if the suite has reported none.
-_STATUSES = {124: "the time for the boot was up", 125: "a guest could not be set up, or crashed", 99: "kernel log"}
+_STATUSES = {
+    99: "kernel log",
+    _EMULATOR: "errors of QEMU crashed two guests",
+    124: "the time for the boot was up",
+    125: "a guest could not be set up, or crashed",
+}
 
 
 class _Suite:
@@ -69,14 +77,22 @@ class _Suite:
             )
         return None
 
+    def missing(self):
+        """Returns the planned cases without a result."""
+        return [name for name in self.planned if name not in self.seen]
+
 
 class _Run:
     """The state of one boot."""
 
     def __init__(self, name, suites, report):
         self.name = name
-        self.suites = suites
         self.report = report
+        self.begin(suites)
+
+    def begin(self, suites):
+        """Prepares for a launch that runs these suites."""
+        self.suites = suites
         self.suite = suites[0]
         self.heard = time.monotonic()
         self.limit = START_LIMIT
@@ -114,7 +130,8 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     boot = boots[0]
     drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
     environment = {**os.environ, "ROLES": "both" if len(set(drivers)) > 1 else "client"}
-    choice = [f"--only={pattern}" for pattern in only] + (["--core"] if core else [])
+    more = ["--core"] if core else []
+    choice = [f"--only={pattern}" for pattern in only] + more
     name = boot.together if len(boots) > 1 else boot.name
     folder = os.path.join(out, f"{lane}-{name}")
     suites = _chosen(lane, boots, report, folder, only, choice, environment)
@@ -150,9 +167,14 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
             report.result(f"{run.name}/interpreter", FAIL, reason=why)
             return
         command += ["--share", share]
-    command += [SUITE, *(f"{suite.boot.suite}:{suite.prefix}/" for suite in suites), *choice]
     report.doing(f"{run.name}: booting")
-    status, hung = _launch(run, command, folder)
+    status, hung = _launch(run, command, choice, folder)
+    left = [suite for suite in suites if suite.missing() or not suite.seen]
+    if status == _EMULATOR and left and not stopping.is_set():
+        report.line(f"note: {run.name}: an error of QEMU crashed a guest; its remaining cases run in another one")
+        rest = [f"{suite.prefix}/{name}" for suite in left for name in suite.missing() or [""]]
+        run.begin(left)
+        status, hung = _launch(run, command, [f"--only={name}" for name in rest] + more, folder)
     report.doing(None)
     if stopping.is_set():
         return
@@ -203,8 +225,9 @@ def _settings(boot, kernel, drivers, core):
     return options + (["--append", " ".join(words)] if words else [])
 
 
-def _launch(run, command, folder):
+def _launch(run, command, choice, folder):
     """Runs the launcher once. Returns its exit status, and whether it had to be stopped."""
+    command = [*command, SUITE, *(f"{suite.boot.suite}:{suite.prefix}/" for suite in run.suites), *choice]
     with open(os.path.join(folder, "launcher.txt"), "w", encoding="utf-8") as words:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -246,7 +269,7 @@ def _stop(process):
 
 def _account(suite, run, status, hung, folder):
     """Fails each case without a result, or the suite itself if only its boot failed."""
-    missing = [name for name in suite.planned if name not in suite.seen]
+    missing = suite.missing()
     why = "the guest hung" if hung else _STATUSES.get(status, f"the boot ended with status {status}")
     said = _complaint(folder) or next((text for text in reversed(run.words) if text.startswith("rrxe: ")), "")
     log = _short(os.path.join(folder, "launcher.txt"))
