@@ -158,7 +158,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     if why or stopping.is_set():
         return
     command = with_priority(0 if boot.hosts == 2 else SINGLE_GUEST, [LAUNCHER])
-    command += [*_settings(boot, kernel, drivers, core), "--out", folder]
+    command += [*_settings(lane, boot, kernel, drivers, core), "--out", folder]
     for variable in ("ROLES", "BIND_SECONDS"):
         command += ["--env", f"{variable}={environment[variable]}"] if variable in environment else []
     if boot.scripts:
@@ -208,10 +208,12 @@ def _chosen(lane, boots, report, folder, only, choice, environment):
     return suites
 
 
-def _settings(boot, kernel, drivers, core):
+def _settings(lane, boot, kernel, drivers, core):
     """Returns the launcher's options for a boot."""
     options = ["--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers)]
-    options += ["--cpus", str(boot.cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT)]
+    # The lane guest-7.3 repeats suites of the lane guest.
+    cpus = 1 if lane == "guest-7.3" else boot.cpus
+    options += ["--cpus", str(cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT)]
     options += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
     options += ["--extra"] if boot.extra else []
     words = ["slab_debug=P,kmalloc-*"] if boot.poison else []
