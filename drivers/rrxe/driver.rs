@@ -5,7 +5,6 @@
 use crate::{
     counters::{self, QpCounters},
     limits,
-    marker::Rrxe,
     qp::{self, Poller, QpHandle},
     ring::abi,
     verbs::{
@@ -18,6 +17,7 @@ use crate::{
         quota::{Charge, Charged},
         srq::{self, SrqHandle, Xrcd},
     },
+    Rrxe,
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
 use linux_rdma::{
@@ -84,7 +84,6 @@ impl Driver for Rrxe {
     }
 
     fn dealloc(device: &Arc<DeviceState>) {
-        device.release_sockets();
         device.forget();
     }
 
@@ -208,7 +207,8 @@ impl Driver for Rrxe {
     }
 
     fn unbind_counter(qp: &Self::Qp) {
-        qp.qp.counters.unbind();
+        // Waits until the queue pair no longer counts there: ib_core reads the final values next.
+        drop(qp.qp.counters.take());
     }
 
     fn counter_value(counter: &QpCounters, stat: usize) -> u64 {

@@ -3,7 +3,6 @@
 //! Tables of objects that peers name by numbers. The numbers are table indices after a keyed
 //! permutation, so that they can't be guessed.
 
-use core::ops::RangeInclusive;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -23,101 +22,59 @@ use rrxe_core::permute::Permutation;
 /// reused soon after the object's end. A table uses 8 bytes for each number.
 const MIN_REUSE_DISTANCE: u32 = 32_768;
 
-/// Allocator of 24-bit indices. Those in `range` are allocated in turn.
+/// First and last number of the domain that the permutation works on: 24 bits, without the numbers
+/// with a special meaning (0, 1 and 0xffffff as queue pairs).
+const FIRST_NUMBER: u32 = 2;
+const LAST_NUMBER: u32 = 0xff_fffe;
+
+/// Objects that packets name by unguessable numbers.
 #[pin_data]
-struct Numbers {
+pub(crate) struct NumberTable<T: Send + Sync + 'static> {
+    table: RcuTable<T>,
+    permutation: Permutation,
     #[pin]
     pool: IndexPool,
-    permutation: Permutation,
-    range: RangeInclusive<u32>,
+    /// The last index that may be allocated; [`FIRST_NUMBER`] is the first.
+    last: u32,
     /// One more than the index that was allocated last.
     #[pin]
     next: Mutex<u32>,
     used: Atomic<u32>,
 }
 
-/// First and last number of the domain that the permutation works on: 24 bits, without the numbers
-/// with a special meaning (0, 1 and 0xffffff as queue pairs).
-const FIRST_NUMBER: u32 = 2;
-const LAST_NUMBER: u32 = 0xff_fffe;
-
-fn permutation() -> Result<Permutation> {
-    let key = || {
-        let mut bytes = [0; 8];
-        random::fill(&mut bytes);
-        u64::from_ne_bytes(bytes)
-    };
-    Permutation::new([key(), key()], FIRST_NUMBER, LAST_NUMBER).ok_or(EINVAL)
-}
-
-impl Numbers {
-    /// Returns an allocator for at most `max` numbers at a time.
-    fn new(max: u32) -> impl PinInit<Self, Error> {
+impl<T: Send + Sync + 'static> NumberTable<T> {
+    /// Returns a table for `max` objects.
+    pub(crate) fn new(max: u32) -> impl PinInit<Self, Error> {
+        let key = [random::bytes(), random::bytes()].map(u64::from_ne_bytes);
         try_pin_init!(Self {
+            table: RcuTable::new()?,
+            permutation: Permutation::new(key, FIRST_NUMBER, LAST_NUMBER).ok_or(EINVAL)?,
             pool <- IndexPool::new(),
-            permutation: permutation()?,
-            range: FIRST_NUMBER
-                ..=FIRST_NUMBER.saturating_add(max.saturating_sub(1)).min(LAST_NUMBER),
+            last: max.saturating_add(FIRST_NUMBER - 1).min(LAST_NUMBER),
             next <- new_mutex!(FIRST_NUMBER, "rrxe_numbers"),
             used: Atomic::new(0),
         })
     }
 
-    /// Returns a free index and its external number.
+    /// Reserves an index. Returns it with its external number.
     ///
-    /// Allocation cycles through the lowest part of the range, so that a table has few leaves. That
-    /// part is four times as large as the number of indices in use, and at least
-    /// [`MIN_REUSE_DISTANCE`].
-    fn reserve(&self) -> Result<(u32, u32)> {
-        let (first, last) = (*self.range.start(), *self.range.end());
-        let part = self
-            .used
-            .load(Relaxed)
-            .saturating_mul(4)
-            .max(MIN_REUSE_DISTANCE);
+    /// Allocation cycles through the lowest indices, so that a table has few leaves: through four
+    /// times as many as are in use, and at least [`MIN_REUSE_DISTANCE`].
+    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
+        let cycle = self.used.load(Relaxed).saturating_mul(4);
+        let cycle = cycle.max(MIN_REUSE_DISTANCE);
+        let range = FIRST_NUMBER..=self.last.min(FIRST_NUMBER.saturating_add(cycle));
         let mut next = self.next.lock();
-        let part = first..=last.min(first.saturating_add(part));
-        let index = self.pool.alloc_from(*next, part, GFP_KERNEL_ACCOUNT)?;
+        let index = self.pool.alloc_from(*next, range, GFP_KERNEL_ACCOUNT)?;
         *next = index.wrapping_add(1);
+        self.used.fetch_add(1, Relaxed);
         match self.permutation.apply(index) {
-            Some(number) => {
-                self.used.fetch_add(1, Relaxed);
-                Ok((index, number))
-            }
+            Some(number) => Ok((index, number)),
             None => {
-                self.pool.free(index);
+                self.release(index);
                 Err(EINVAL)
             }
         }
-    }
-
-    /// Frees an index for later reuse.
-    fn release(&self, index: u32) {
-        self.used.fetch_sub(1, Relaxed);
-        self.pool.free(index);
-    }
-}
-
-/// Objects that packets name by unguessable numbers.
-#[pin_data]
-pub(crate) struct NumberTable<T: Send + Sync + 'static> {
-    #[pin]
-    numbers: Numbers,
-    table: RcuTable<T>,
-}
-
-impl<T: Send + Sync + 'static> NumberTable<T> {
-    /// Returns a table for `max` objects.
-    pub(crate) fn new(max: u32) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            numbers <- Numbers::new(max),
-            table: RcuTable::new()?,
-        })
-    }
-
-    /// Reserves an index. Returns it with its external number.
-    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
-        self.numbers.reserve()
     }
 
     /// Makes the object visible to the packet path.
@@ -128,15 +85,13 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
     /// Returns the object with this number.
     #[inline]
     pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
-        self.table
-            .get(self.numbers.permutation.invert(number)?, rcu)
+        self.table.get(self.permutation.invert(number)?, rcu)
     }
 
     /// Returns the object with this number.
     #[inline]
     pub(crate) fn get_ref<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a T> {
-        self.table
-            .get_ref(self.numbers.permutation.invert(number)?, rcu)
+        self.table.get_ref(self.permutation.invert(number)?, rcu)
     }
 
     /// Hides the object from the packet path.
@@ -144,8 +99,9 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         drop(self.table.remove(index));
     }
 
-    /// Frees the number for reuse.
+    /// Frees an index for later reuse.
     pub(crate) fn release(&self, index: u32) {
-        self.numbers.release(index);
+        self.used.fetch_sub(1, Relaxed);
+        self.pool.free(index);
     }
 }

@@ -18,7 +18,6 @@ mod config;
 mod counters;
 mod driver;
 mod limits;
-mod marker;
 mod number_table;
 mod qp;
 mod ring;
@@ -81,6 +80,9 @@ module! {
     },
 }
 
+/// Stands for the driver in the types of `linux_rdma`. driver.rs implements its verbs.
+pub(crate) struct Rrxe;
+
 /// The work items that report asynchronous events, which sleep.
 pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 
@@ -104,7 +106,7 @@ pub(crate) fn module_state() -> Option<Arc<State>> {
 #[pin_data(PinnedDrop)]
 struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.
-    link: LinkRegistration<marker::Rrxe>,
+    link: LinkRegistration<Rrxe>,
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
     /// Dropped after the last device, and before what the threads and work items use.

@@ -4,8 +4,7 @@
 //! shared receive queues.
 //!
 //! The tables belong to the module and not to a device: a queue pair number finds its queue pair in
-//! one step, and all other fields of the packet are compared with that queue pair. Numbers that
-//! peers see are table indices after a keyed permutation, so that they can't be guessed.
+//! one step, and all other fields of the packet are compared with that queue pair.
 
 use crate::{
     limits,
@@ -20,12 +19,6 @@ use kernel::{
 };
 use linux_rdma::sync::{IndexPool, RcuTable};
 
-/// Queue pairs by number.
-pub(crate) type QpTable = NumberTable<Qp>;
-
-/// Shared receive queues for XRC by number.
-pub(crate) type SrqTable = NumberTable<Srq>;
-
 /// Address handles by number. Only the owning process sees the numbers.
 #[pin_data]
 pub(crate) struct AddressTable {
@@ -38,12 +31,13 @@ pub(crate) struct AddressTable {
 #[pin_data]
 pub(crate) struct Tables {
     #[pin]
-    pub(crate) qps: QpTable,
+    pub(crate) qps: NumberTable<Qp>,
     pub(crate) mrs: Arc<MrTable>,
     #[pin]
     pub(crate) addresses: AddressTable,
+    /// Shared receive queues for XRC.
     #[pin]
-    pub(crate) srqs: SrqTable,
+    pub(crate) srqs: NumberTable<Srq>,
     pub(crate) quotas: Quotas,
 }
 

@@ -41,7 +41,7 @@ mod schedule;
 mod state;
 
 use crate::{
-    counters::{Counter, CounterBinding},
+    counters::{Counter, Counters},
     transport::{local_queue::LocalShare, path::Path, rx_packet::RxPacket, tx::TxBatch},
     verbs::{
         cq::Cq,
@@ -66,7 +66,7 @@ use linux_rdma::{
         wr::QpIdentity,
         QpTarget,
     },
-    sync::{lock_bh, BhLocked, SerialWork, SoftTimer},
+    sync::{lock_bh, BhLocked, RcuArc, SerialWork, SoftTimer},
 };
 use poll::PollRegistration;
 pub(crate) use poll::Poller;
@@ -91,7 +91,7 @@ pub(crate) struct Qp {
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
     /// Bound counters, if its packets do not count in those of the device.
-    pub(crate) counters: CounterBinding,
+    pub(crate) counters: RcuArc<Counters>,
     pd: PdId,
     binder: BinderId,
     target: Arc<QpTarget>,

@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    marker::Rrxe,
     qp::{Qp, RxBatch},
     tables::Tables,
     verbs::{device::DeviceState, multicast},
+    Rrxe,
 };
 use kernel::{
     prelude::*,

@@ -8,11 +8,13 @@
 //! its completion handler takes, so the handler must not run from that call. Nor may it run
 //! concurrently with itself (Documentation/infiniband/core_locking.rst).
 
-use crate::limits;
-use crate::marker::Rrxe;
-use crate::ring::abi::{
-    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-    NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
+use crate::{
+    limits,
+    ring::abi::{
+        self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+        NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
+    },
+    Rrxe,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -98,19 +100,6 @@ fn entry(counter: u32, capacity: u32) -> usize {
     (slot as usize)
         .wrapping_mul(core::mem::size_of::<Cqe>())
         .wrapping_add(RING_HEADER_SIZE)
-}
-
-/// Copies the entries at the given distances from `first` to another ring, which starts at 0.
-fn copy_entries(
-    (from, from_capacity, first): (&SharedMemory, u32, u32),
-    (to, capacity): (&SharedMemory, u32),
-    which: core::ops::Range<u32>,
-) -> Result {
-    for i in which {
-        let cqe: Cqe = from.read(entry(first.wrapping_add(i), from_capacity))?;
-        to.write(entry(i, capacity), &cqe)?;
-    }
-    Ok(())
 }
 
 impl CqRing {
@@ -335,37 +324,32 @@ impl Cq {
             (from.clone(), first, ring.capacity)
         };
         let mut moved = 0;
-        let old = loop {
-            let waiting = {
-                let mut ring = lock_irqsave(&self.ring);
-                let used = ring.producer.wrapping_sub(first);
-                if used > old_capacity || used > capacity {
-                    return Err(EINVAL);
-                }
-                if used.wrapping_sub(moved) <= MAX_LOCKED_COPY {
-                    copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..used)?;
-                    let armed = from.exchange(RING_ARM, 0);
-                    to.exchange(RING_ARM, armed);
-                    to.store_release(RING_PRODUCER, used);
-                    let notified = ring.notified.wrapping_sub(first);
-                    ring.producer = used;
-                    ring.capacity = capacity;
-                    let old = core::mem::replace(&mut ring.storage, Storage::User(to));
-                    ring.set_notified(notified);
-                    break old;
-                }
-                used
+        // Both rings are dropped without the lock, because unpinning may sleep.
+        loop {
+            let ring = lock_irqsave(&self.ring);
+            let used = ring.producer.wrapping_sub(first);
+            if used > old_capacity || used > capacity {
+                return Err(EINVAL);
+            }
+            let locked = (used.wrapping_sub(moved) <= MAX_LOCKED_COPY).then_some(ring);
+            for i in moved..used {
+                let cqe: Cqe = from.read(entry(first.wrapping_add(i), old_capacity))?;
+                to.write(entry(i, capacity), &cqe)?;
+            }
+            moved = used;
+            let Some(mut ring) = locked else {
+                continue;
             };
-            copy_entries(
-                (&*from, old_capacity, first),
-                (&*to, capacity),
-                moved..waiting,
-            )?;
-            moved = waiting;
-        };
-        // Unpinning may sleep.
-        drop((old, from));
-        Ok(capacity)
+            let armed = from.exchange(RING_ARM, 0);
+            to.exchange(RING_ARM, armed);
+            to.store_release(RING_PRODUCER, used);
+            let notified = ring.notified.wrapping_sub(first);
+            ring.producer = used;
+            ring.capacity = capacity;
+            ring.storage = Storage::User(to);
+            ring.set_notified(notified);
+            return Ok(capacity);
+        }
     }
 
     /// DESTROY_CQ.

@@ -72,12 +72,9 @@ fn count_up(counter: &Atomic<u32>, more: u32) {
 /// interface identifiers (RFC 4291, appendix A), or a random one if there is no such address.
 fn guid(netdev: &NetDevice) -> [u8; 8] {
     let [a, b, c, d, e, f] = netdev.ethernet_address().unwrap_or_else(|| {
-        let mut address = [0; 6];
-        random::fill(&mut address);
-        let [first, ..] = &mut address;
+        let [a, b, c, d, e, f] = random::bytes();
         // Unicast, locally administered (IEEE 802).
-        *first = *first & !1 | 2;
-        address
+        [a & !1 | 2, b, c, d, e, f]
     });
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
@@ -128,29 +125,27 @@ impl DeviceState {
         }
     }
 
-    /// Releases the namespace's sockets. No packet is received after that.
+    /// Releases the namespace's sockets. Waits for packets in flight: none is received after that.
     pub(crate) fn release_sockets(&self) {
         let sockets = self.sockets.lock().take();
-        // Closing waits for packets in flight.
         drop(sockets);
     }
 
     /// Cleans up after ib_core has released the device.
     pub(crate) fn forget(&self) {
+        self.release_sockets();
         let _ = self.set_gsi(None);
         self.local_queue.close();
     }
 
     /// Makes a queue pair QP1, or clears QP1. Returns `EBUSY` if there is one already.
-    pub(crate) fn set_gsi(&self, qp: Option<Arc<Qp>>) -> Result {
-        let old = {
-            let mut gsi = lock_bh(&self.gsi);
-            if qp.is_some() && gsi.is_some() {
-                return Err(EBUSY);
-            }
-            core::mem::replace(&mut *gsi, qp)
-        };
-        drop(old);
+    pub(crate) fn set_gsi(&self, mut qp: Option<Arc<Qp>>) -> Result {
+        let mut gsi = lock_bh(&self.gsi);
+        if qp.is_some() && gsi.is_some() {
+            return Err(EBUSY);
+        }
+        // The old queue pair is dropped without the lock.
+        core::mem::swap(&mut *gsi, &mut qp);
         Ok(())
     }
 

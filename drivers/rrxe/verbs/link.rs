@@ -6,7 +6,7 @@
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use super::device::DeviceState;
-use crate::{limits::ROCE_UDP_PORT, marker::Rrxe, module_state, transport::sockets::Sockets};
+use crate::{limits::ROCE_UDP_PORT, module_state, transport::sockets::Sockets, Rrxe};
 use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,

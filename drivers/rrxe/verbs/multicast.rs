@@ -11,6 +11,7 @@ use super::quota::{Payer, Quota};
 use crate::{limits, qp::Qp};
 use kernel::{
     prelude::*,
+    static_lock_class,
     sync::{rcu, Arc},
 };
 use linux_rdma::{
@@ -47,20 +48,12 @@ pub(crate) struct Groups {
 impl Groups {
     /// Returns an empty set of groups. Memberships count towards `quota`.
     pub(crate) fn new(quota: Arc<Quota>) -> impl PinInit<Self> {
-        let mut key = [0; 8];
-        random::fill(&mut key);
         pin_init!(Self {
             // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
             // callbacks. By then no device exists, and members have left.
-            members <- unsafe {
-                RcuLists::new(
-                    (),
-                    c"rrxe_multicast",
-                    kernel::static_lock_class!(),
-                )
-            },
+            members <- unsafe { RcuLists::new((), c"rrxe_multicast", static_lock_class!()) },
             quota,
-            key: u64::from_ne_bytes(key),
+            key: u64::from_ne_bytes(random::bytes()),
         })
     }
 

@@ -17,12 +17,11 @@ use super::{
 };
 use crate::{
     limits,
-    marker::Rrxe,
     ring::{
         abi::{recv_stride, CreateSrqCmd, RecvWqe},
         Consumer, Producer, Ring,
     },
-    EVENT_QUEUE,
+    Rrxe, EVENT_QUEUE,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -41,12 +40,13 @@ use linux_rdma::{
     sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
 };
 
-/// Events, in the order of their bits in `Srq::event_work`.
-const EVENTS: [SrqEvent; 2] = [SrqEvent::LimitReached, SrqEvent::Error];
-/// XRC: further bits, for the completion queue: completion, solicited completion, lost completion.
-const COMPLETED: u32 = 1 << 8;
-const SOLICITED: u32 = 1 << 9;
-const OVERFLOW: u32 = 1 << 10;
+/// Bits of `Srq::event_work`: the events.
+const LIMIT_REACHED: u32 = 1 << 0;
+const ERROR: u32 = 1 << 1;
+/// XRC: bits for the completion queue: completion, solicited completion, lost completion.
+const COMPLETED: u32 = 1 << 2;
+const SOLICITED: u32 = 1 << 3;
+const OVERFLOW: u32 = 1 << 4;
 
 /// A shared receive queue, used by queue pairs. It may outlive ib_core's object.
 #[pin_data]
@@ -92,35 +92,19 @@ struct Queue {
 /// ib_core's handle of a shared receive queue.
 pub(crate) struct SrqHandle {
     pub(crate) srq: Arc<Srq>,
-    /// For XRC: the queue's entry in the table.
-    listed: Option<Listed>,
+    device: Arc<DeviceState>,
+    /// For XRC: the queue's index in the table.
+    index: Option<u32>,
     /// The ring that a kernel consumer posts to.
     poster: Option<Pin<KBox<SpinLock<Producer>>>>,
 }
 
-/// An entry in the table of queues for XRC. Released on drop.
-struct Listed {
-    device: Arc<DeviceState>,
-    index: u32,
-}
-
-impl Drop for Listed {
+impl Drop for SrqHandle {
     fn drop(&mut self) {
-        self.device.tables.srqs.withdraw(self.index);
-        self.device.tables.srqs.release(self.index);
-    }
-}
-
-impl Listed {
-    /// Makes a queue available to the packets of XRC. Returns its entry and its number.
-    fn new(device: &Arc<DeviceState>, srq: &Arc<Srq>) -> Result<(Self, u32)> {
-        let (index, number) = device.tables.srqs.reserve()?;
-        let listed = Self {
-            device: device.clone(),
-            index,
-        };
-        device.tables.srqs.publish(index, srq.clone())?;
-        Ok((listed, number))
+        if let Some(index) = self.index {
+            self.device.tables.srqs.withdraw(index);
+            self.device.tables.srqs.release(index);
+        }
     }
 }
 
@@ -147,25 +131,27 @@ pub(crate) fn create(
             (ring, Some(poster))
         }
     };
-    attr.max_wr = ring.capacity();
+    attr.max_wr = ring.capacity;
     attr.srq_limit = 0;
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
         cq: Arc::clone(xrc.cq),
     });
-    let is_xrc = xrc.is_some();
     let srq = Srq::new(pd, attr, xrc, target, ring)?;
-    let (listed, number) = if is_xrc {
-        let (listed, number) = Listed::new(device.data(), &srq)?;
-        (Some(listed), number)
-    } else {
-        (None, 0)
-    };
-    let handle = SrqHandle {
+    let mut handle = SrqHandle {
         srq,
-        listed,
+        device: device.data().clone(),
+        index: None,
         poster,
     };
+    if handle.srq.xrc.is_none() {
+        return Ok((handle, 0));
+    }
+    let srqs = &device.data().tables.srqs;
+    let (index, number) = srqs.reserve()?;
+    // From here on, dropping the handle releases the index.
+    handle.index = Some(index);
+    srqs.publish(index, handle.srq.clone())?;
     Ok((handle, number))
 }
 
@@ -211,7 +197,7 @@ impl SrqHandle {
             None
         };
         let now = self.query();
-        let max_wr = ring.as_ref().map_or(now.max_wr, Ring::capacity);
+        let max_wr = ring.as_ref().map_or(now.max_wr, |ring| ring.capacity);
         let limit = if mask.has(SrqAttrMask::LIMIT) {
             attr.srq_limit
         } else {
@@ -242,8 +228,8 @@ impl SrqHandle {
     /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
     /// it, and finds it empty.
     pub(crate) fn destroy(&self) {
-        if let Some(listed) = &self.listed {
-            listed.device.tables.srqs.withdraw(listed.index);
+        if let Some(index) = self.index {
+            self.device.tables.srqs.withdraw(index);
         }
         let consumer = lock_bh(&self.srq.queue).consumer.take();
         self.srq.event_work.close();
@@ -283,7 +269,7 @@ impl Srq {
         target: Arc<SrqTarget>,
         ring: Ring,
     ) -> Result<Arc<Self>> {
-        let (max_wr, consumer) = (ring.capacity(), Some(Consumer::new(ring)));
+        let (max_wr, consumer) = (ring.capacity, Some(Consumer::new(ring)));
         Arc::pin_init(
             pin_init!(Self {
                 pd: pd.id,
@@ -325,7 +311,7 @@ impl Srq {
             Ok(waiting) => waiting,
             Err(_) => {
                 // A ring with an impossible producer counter is treated as empty.
-                Self::raise(this, SrqEvent::Error);
+                SerialWork::<Self>::queue(this, ERROR);
                 return None;
             }
         };
@@ -335,7 +321,7 @@ impl Srq {
         // G-29
         if waiting.wrapping_sub(1) < queue.limit {
             queue.limit = 0;
-            Self::raise(this, SrqEvent::LimitReached);
+            SerialWork::<Self>::queue(this, LIMIT_REACHED);
         }
         Some(taken)
     }
@@ -348,29 +334,22 @@ impl Srq {
             let mut queue = lock_bh(&self.queue);
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
             let (first, count) = consumer.waiting()?;
-            (consumer.ring().clone(), first, count)
+            (consumer.ring.clone(), first, count)
         };
-        if count > ring.capacity() {
+        if count > ring.capacity {
             return Err(EINVAL);
         }
         ring.copy_entries(&old, first, count)?;
         drop(old);
         let old = {
             let mut queue = lock_bh(&self.queue);
-            queue.max_wr = ring.capacity();
+            queue.max_wr = ring.capacity;
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
             consumer.replace(ring, first.wrapping_add(count))
         };
         // Unpins the old ring, which may sleep.
         drop(old);
         Ok(())
-    }
-
-    /// Records an event and starts to report it. May be called from any context.
-    fn raise(this: ArcBorrow<'_, Self>, event: SrqEvent) {
-        if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            SerialWork::<Self>::queue(this, 1 << bit);
-        }
     }
 
     /// XRC: notifies the consumer of a completion that was pushed or lost. May be called from any
@@ -395,9 +374,12 @@ impl SerialTask for Srq {
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
-        for (bit, event) in EVENTS.iter().enumerate() {
-            if raised & 1 << bit != 0 {
-                this.target.dispatch(*event);
+        for (bit, event) in [
+            (LIMIT_REACHED, SrqEvent::LimitReached),
+            (ERROR, SrqEvent::Error),
+        ] {
+            if raised & bit != 0 {
+                this.target.dispatch(event);
             }
         }
         if let Some(xrc) = &this.xrc {

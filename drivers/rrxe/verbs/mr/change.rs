@@ -178,7 +178,8 @@ impl MrTable {
         to: &Bind,
         access: u32,
     ) -> Result<WindowBinding, Fault> {
-        let region = self.get_arc(to.lkey, rcu).ok_or(Fault::Protection)?;
+        let region = self.numbers.get(to.lkey >> 8, rcu);
+        let region = region.map(Arc::from).ok_or(Fault::Protection)?;
         let Kind::Registered(registered) = &region.kind else {
             return Err(Fault::Protection);
         };
@@ -214,7 +215,12 @@ mod tests {
         let register = |kind: Kind| {
             let charge = Charge::new(&quotas.windows, false)?;
             Mr::register(&table, charge, by.pd, None, |key| {
-                (kind, KeyState::new(key, true, None))
+                let key_state = KeyState {
+                    key,
+                    valid: true,
+                    ..KeyState::default()
+                };
+                (kind, key_state)
             })
         };
         let (region, _) = register(Kind::FastReg)?;

@@ -22,12 +22,12 @@ pub(crate) use table::MrTable;
 
 use crate::{
     limits,
-    marker::Rrxe,
     verbs::{
         device::DeviceState,
         pd::{Pd, PdCell, PdId},
         quota::{Charge, Charged},
     },
+    Rrxe,
 };
 use kernel::{
     new_spinlock,
@@ -37,12 +37,14 @@ use kernel::{
         Arc, SpinLock,
     },
 };
-use linux_rdma::errno::not_supported;
-use linux_rdma::rdma::{
-    memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
-    Device, MrKeys, UserMemory,
+use linux_rdma::{
+    errno::not_supported,
+    rdma::{
+        memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
+        Device, MrKeys, UserMemory,
+    },
+    sync::lock_bh,
 };
-use linux_rdma::sync::lock_bh;
 
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -73,16 +75,6 @@ impl BinderId {
 pub(crate) struct KeyUser {
     pub(crate) pd: PdId,
     pub(crate) qp: BinderId,
-}
-
-/// A requested memory access.
-#[derive(Clone, Copy)]
-struct AccessRequest {
-    pd: PdId,
-    /// The queue pair, if the access may use a window.
-    window: Option<BinderId>,
-    /// Required rights; the access needs all of them.
-    required: u32,
 }
 
 /// A memory region or window, as the packet path looks it up.
@@ -117,7 +109,6 @@ struct Registered {
 }
 
 impl Registered {
-    /// Returns the region's rights.
     #[inline]
     fn access(&self) -> u32 {
         self.access.load(Relaxed)
@@ -140,6 +131,7 @@ enum Memory {
 }
 
 /// The variable state of a fast registration or a window.
+#[derive(Default)]
 struct KeyState {
     /// The key may be used. Always true for a window of type 1.
     valid: bool,
@@ -155,22 +147,6 @@ struct KeyState {
     ended: bool,
     /// Window of type 2: the queue pair that it is bound to (K-06).
     binder: Option<BinderId>,
-}
-
-impl KeyState {
-    fn new(key: u32, valid: bool, pages: Option<KernelPages>) -> Self {
-        Self {
-            valid,
-            key,
-            access: 0,
-            iova: 0,
-            length: 0,
-            pages,
-            bound: None,
-            ended: false,
-            binder: None,
-        }
-    }
 }
 
 /// ib_core's handle of a memory region or window. It owns the pinned memory.
@@ -239,10 +215,7 @@ impl Mr {
             length,
             memory,
         };
-        (
-            Kind::Registered(registered),
-            KeyState::new(key, false, None),
-        )
+        (Kind::Registered(registered), KeyState::default())
     }
 
     /// REG_MR.
@@ -299,10 +272,13 @@ impl Mr {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
-        let pages = KernelPages::with_capacity(pages as usize)?;
+        let key_state = KeyState {
+            pages: Some(KernelPages::with_capacity(pages as usize)?),
+            ..KeyState::default()
+        };
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
         Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
-            (Kind::FastReg, KeyState::new(key, false, Some(pages)))
+            (Kind::FastReg, KeyState { key, ..key_state })
         })
     }
 
@@ -317,7 +293,11 @@ impl Mr {
         }
         let charge = Charge::new(&device.tables.quotas.windows, pd.is_user)?;
         let (handle, keys) = Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
-            let key_state = KeyState::new(key, mw_type == TYPE_1, None);
+            let key_state = KeyState {
+                key,
+                valid: mw_type == TYPE_1,
+                ..KeyState::default()
+            };
             (Kind::Window(mw_type), key_state)
         })?;
         Ok((handle, keys.rkey))

@@ -8,8 +8,8 @@
 
 use super::{Kind, Mr, MrHandle, Registered, CLOSED, SUPPORTED_ACCESS};
 use crate::{
-    marker::Rrxe,
     verbs::{pd::Pd, quota::Charged},
+    Rrxe,
 };
 use kernel::{
     prelude::*,

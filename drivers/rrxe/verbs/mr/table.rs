@@ -4,15 +4,16 @@
 
 use super::{
     is_inside,
-    span::{Source, Span},
-    AccessRequest, KeyUser, Kind, Mr,
+    span::{Reference, Source, Span},
+    BinderId, KeyUser, Kind, Mr,
 };
 use crate::{limits, number_table::NumberTable, verbs::pd::PdId};
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc},
+use kernel::{prelude::*, sync::rcu};
+use linux_rdma::{
+    random,
+    rdma::memory::access,
+    sync::{lock_bh, smp_mb},
 };
-use linux_rdma::{random, rdma::memory::access, sync::lock_bh};
 use rrxe_core::{Fault, Flush, RemoteAccess};
 
 /// Memory regions by key: 24 bits of number, and 8 low bits that the consumer changes with each
@@ -42,27 +43,22 @@ impl MrTable {
         self.numbers.get_ref(key >> 8, rcu)
     }
 
-    /// Returns a counted reference to the region with the number in this key.
-    pub(super) fn get_arc(&self, key: u32, rcu: &rcu::Guard) -> Option<Arc<Mr>> {
-        self.numbers.get(key >> 8, rcu).map(Arc::from)
-    }
-
-    /// Returns the bytes `va..va + len` of the region or window that `key` names, if the access is
-    /// allowed.
+    /// Returns `len` bytes of a region or window, if the access is allowed. `qp` is the queue pair,
+    /// if the access may use a window.
     #[inline]
     fn span<'a>(
         &'a self,
         rcu: &'a rcu::Guard,
-        request: AccessRequest,
-        key: u32,
-        va: u64,
+        qp: Option<BinderId>,
+        reference: Reference,
         len: u32,
     ) -> Result<Span<'a>, Fault> {
-        let AccessRequest {
+        let Reference {
             pd,
-            window,
+            key,
+            va,
             required,
-        } = request;
+        } = reference;
         let mr = self.get(key, rcu).ok_or(Fault::Protection)?;
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         if mr.pd.get() != pd {
@@ -86,7 +82,7 @@ impl MrTable {
         {
             return Err(Fault::Protection);
         }
-        let start = match (&mr.kind, &state.bound, window) {
+        let start = match (&mr.kind, &state.bound, qp) {
             (Kind::FastReg, _, _) => 0,
             (Kind::Window(_), Some(bound), Some(qp))
                 if state.binder.is_none_or(|binder| binder == qp) =>
@@ -104,8 +100,7 @@ impl MrTable {
         })
     }
 
-    /// Returns the bytes `va..va + len` for the queue pair's own work requests: see
-    /// [`MrTable::span`].
+    /// Returns the bytes `va..va + len` for the queue pair's own work requests.
     #[inline]
     pub(crate) fn local<'a>(
         &'a self,
@@ -116,15 +111,16 @@ impl MrTable {
         len: u32,
         write: bool,
     ) -> Result<Span<'a>, Fault> {
-        let request = AccessRequest {
+        let reference = Reference {
             pd,
-            window: None,
+            key: lkey,
+            va,
             required: if write { access::LOCAL_WRITE } else { 0 },
         };
-        self.span(rcu, request, lkey, va, len)
+        self.span(rcu, None, reference, len)
     }
 
-    /// Returns the bytes `va..va + len` for a request from the peer: see [`MrTable::span`].
+    /// Returns the bytes `va..va + len` for a request from the peer.
     #[inline]
     pub(crate) fn remote<'a>(
         &'a self,
@@ -140,12 +136,13 @@ impl MrTable {
             RemoteAccess::Write => access::REMOTE_WRITE,
             RemoteAccess::Atomic => access::REMOTE_ATOMIC,
         };
-        let request = AccessRequest {
+        let reference = Reference {
             pd: by.pd,
-            window: Some(by.qp),
+            key: rkey,
+            va,
             required,
         };
-        self.span(rcu, request, rkey, va, len)
+        self.span(rcu, Some(by.qp), reference, len)
     }
 
     /// Makes earlier writes to a region globally visible (IBA A19), if the region allows that. No
@@ -172,12 +169,11 @@ impl MrTable {
         // Without a range, the whole region is flushed.
         let (va, len) = flush.range.unwrap_or((registered.iova, 0));
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        let found = registered.find(rkey, required, va, end);
-        found
-            .filter(|_| mr.pd.get() == pd)
-            .ok_or(Fault::Protection)?;
+        if mr.pd.get() != pd || registered.find(rkey, required, va, end).is_none() {
+            return Err(Fault::Protection);
+        }
         // The CPU wrote the data and caches are coherent, so a memory barrier is enough.
-        linux_rdma::sync::smp_mb();
+        smp_mb();
         Ok(())
     }
 }
