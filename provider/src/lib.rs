@@ -10,8 +10,8 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | one verbs object each: create, modify |
-//! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify |
+//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | creating and modifying objects |
+//! | [`cq`], [`qp`], [`srq`] | the same for objects with queues |
 //! | [`object`] | code that creating them has in common, and most verbs that destroy them |
 //! | [`shortage`] | explains which limit an object has exceeded |
 //! | [`cq_ex`] | the extended way to poll a completion queue |
@@ -53,4 +53,3 @@ mod send_queue;
 mod shortage;
 mod srq;
 mod wr;
-mod xrcd;

@@ -102,11 +102,7 @@ impl<T> Lock<T> {
                     std::thread::yield_now();
                 }
             }
-            if self
-                .taken
-                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
+            if self.take() {
                 return;
             }
         }

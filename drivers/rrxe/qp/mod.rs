@@ -367,10 +367,10 @@ impl PendingCompletions {
         match &self.to {
             Some(other) if !Arc::ptr_eq(other, cq) => {
                 // Packets of one batch rarely complete to several queues. `report` notifies the
-                // first queue, a workqueue the others.
+                // first queue, a softirq the others.
                 let result = cq.push(cqe, qp.identity);
                 self.overflow_elsewhere |= result.is_err();
-                Srq::completed(srq.as_arc_borrow(), &result, solicited || cqe.status != 0);
+                Cq::report_later(cq, &result, solicited || cqe.status != 0);
             }
             _ => {
                 self.to = Some(cq.clone());

@@ -341,7 +341,13 @@ pub struct AllocUcontextResp {
     pub max_sge: u32,
 }
 
-/// Location and size of a ring, in a create command.
+/// Location and size of a ring. Alone it is the driver part of CREATE_CQ, RESIZE_CQ, CREATE_SRQ,
+/// and of MODIFY_SRQ if it resizes. The ring holds at least the entries of the core command.
+///
+/// The consumer counter of a shared receive queue counts the entries that were taken. Their slots
+/// may be used again, although the work requests have not completed. The queue never asks for a
+/// doorbell. MODIFY_SRQ copies the waiting entries to the new ring and keeps the counters: entry
+/// `i` is still entry `i`. The user program must not publish meanwhile.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RingSpec {
@@ -351,7 +357,8 @@ pub struct RingSpec {
     pub addr: u64,
     /// Entries; a power of two.
     pub capacity: u32,
-    /// Bytes of an entry; a multiple of 16, at least 64 (send, completion) or 16 (receive).
+    /// Bytes of an entry; a multiple of 16, at least 64 (send) or 16 (receive), or the size of
+    /// [`Cqe`].
     pub stride: u32,
 }
 
@@ -369,15 +376,6 @@ impl RingSpec {
     }
 }
 
-/// Driver part of CREATE_CQ (and of RESIZE_CQ). The ring holds at least the `cqe` entries of the
-/// core command.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct CreateCqCmd {
-    /// The completion ring; its stride is the size of [`Cqe`].
-    pub ring: RingSpec,
-}
-
 /// Driver part of CREATE_QP. The rings must be at least as large as the `cap` of the core command.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -388,20 +386,6 @@ pub struct CreateQpCmd {
     /// The receive ring, or none with a shared receive queue; stride 16 plus 16 for each data
     /// segment.
     pub rq: RingSpec,
-}
-
-/// Driver part of CREATE_SRQ, and of MODIFY_SRQ if it resizes. The ring holds at least the `max_wr`
-/// entries of the core command.
-///
-/// The consumer counter of a shared receive queue counts the entries that were taken. Their slots
-/// may be used again, although the work requests have not completed. The queue never asks for a
-/// doorbell. MODIFY_SRQ copies the waiting entries to the new ring and keeps the counters: entry
-/// `i` is still entry `i`. The user program must not publish meanwhile.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct CreateSrqCmd {
-    /// The ring; its stride is that of a receive ring.
-    pub ring: RingSpec,
 }
 
 /// Driver part of the response to CREATE_AH.
@@ -441,8 +425,6 @@ const _: () = {
     assert!(size_of::<AllocUcontextCmd>() == 8);
     assert!(size_of::<AllocUcontextResp>() == 16);
     assert!(size_of::<RingSpec>() == 16);
-    assert!(size_of::<CreateCqCmd>() == 16);
     assert!(size_of::<CreateQpCmd>() == 32);
-    assert!(size_of::<CreateSrqCmd>() == 16);
     assert!(size_of::<CreateAhResp>() == 8);
 };

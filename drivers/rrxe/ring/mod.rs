@@ -43,9 +43,8 @@ plain_data!(
     Cqe,
     AllocUcontextCmd,
     AllocUcontextResp,
-    CreateCqCmd,
+    RingSpec,
     CreateQpCmd,
-    CreateSrqCmd,
     CreateAhResp,
 );
 

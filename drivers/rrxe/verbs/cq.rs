@@ -11,7 +11,7 @@
 use crate::{
     limits,
     ring::abi::{
-        self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+        self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
         NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
     },
     Rrxe,
@@ -46,7 +46,7 @@ pub(crate) struct Cq {
     target: Option<Arc<CqTarget>>,
     /// The consumer is in the kernel.
     is_kernel: bool,
-    /// Notifies a kernel consumer: [`COMPLETIONS`], [`LOST`].
+    /// Notifies the consumer in a softirq: [`COMPLETIONS`], [`LOST`].
     #[pin]
     notification: SerialWork<Cq>,
 }
@@ -282,7 +282,7 @@ impl Cq {
         cqe: u32,
         udata: &mut Udata<'_>,
     ) -> Result<(Arc<SharedMemory>, u32)> {
-        let spec = udata.read::<CreateCqCmd>()?.ring;
+        let spec: RingSpec = udata.read()?;
         if !spec.capacity.is_power_of_two()
             || spec.capacity < cqe
             || spec.capacity > limits::MAX_CQE.wrapping_add(1)
@@ -385,6 +385,19 @@ impl Cq {
         if !reported {
             Self::notify_consumer(this, LOST);
         }
+    }
+
+    /// Reports the result of a push as [`Cq::notify`] and [`Cq::report_overflow`] do, from any
+    /// context: a softirq notifies the consumer.
+    pub(crate) fn report_later(this: &Arc<Self>, result: &Result<(), Overflow>, solicited: bool) {
+        let mut ring = lock_irqsave(&this.ring);
+        let what = match result {
+            Ok(()) if ring.disarm(solicited) => COMPLETIONS,
+            Err(Overflow) if !core::mem::replace(&mut ring.overflow_reported, true) => LOST,
+            _ => return,
+        };
+        drop(ring);
+        SerialWork::<Self>::queue(this.as_arc_borrow(), what);
     }
 
     fn notify_consumer(this: &Arc<Self>, what: u32) {

@@ -11,14 +11,14 @@
 //! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
 use super::{
-    cq::{Cq, Overflow},
+    cq::Cq,
     device::DeviceState,
     pd::{Pd, PdId},
 };
 use crate::{
     limits,
     ring::{
-        abi::{recv_stride, CreateSrqCmd, RecvWqe},
+        abi::{recv_stride, RecvWqe},
         Consumer, Producer, Ring,
     },
     Rrxe, EVENT_QUEUE,
@@ -40,13 +40,9 @@ use linux_rdma::{
     sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
 };
 
-/// Bits of `Srq::event_work`: the events.
-const LIMIT_REACHED: u32 = 1 << 0;
-const ERROR: u32 = 1 << 1;
-/// XRC: bits for the completion queue: completion, solicited completion, lost completion.
-const COMPLETED: u32 = 1 << 2;
-const SOLICITED: u32 = 1 << 3;
-const OVERFLOW: u32 = 1 << 4;
+/// Events, as bits of `Srq::event_work`.
+const LIMIT_REACHED: u32 = 1;
+const ERROR: u32 = 2;
 
 /// A shared receive queue, used by queue pairs. It may outlive ib_core's object.
 #[pin_data]
@@ -84,7 +80,6 @@ pub(crate) struct Xrcd(pub(crate) PdId);
 struct Queue {
     /// `None` after the queue was destroyed.
     consumer: Option<Consumer>,
-    max_wr: u32,
     /// An event is due when fewer work requests are left; 0 if none was requested.
     limit: u32,
 }
@@ -137,7 +132,21 @@ pub(crate) fn create(
         domain: xrc.xrcd.0,
         cq: Arc::clone(xrc.cq),
     });
-    let srq = Srq::new(pd, attr, xrc, target, ring)?;
+    let srq = Arc::pin_init(
+        pin_init!(Srq {
+            pd: pd.id,
+            max_sge: attr.max_sge,
+            xrc,
+            target,
+            queue <- new_spinlock!(Queue {
+                consumer: Some(Consumer::new(ring)),
+                limit: 0,
+            }, "rrxe_srq"),
+            modify_lock <- new_mutex!((), "rrxe_srq_change"),
+            event_work <- SerialWork::new(c"rrxe_srq_event", static_lock_class!()),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
     let mut handle = SrqHandle {
         srq,
         device: device.data().clone(),
@@ -162,9 +171,9 @@ fn user_ring(
     max_sge: u32,
     udata: &mut Udata<'_>,
 ) -> Result<Ring> {
-    let cmd: CreateSrqCmd = udata.read()?;
+    let spec = udata.read()?;
     let stride = recv_stride(max_sge).ok_or(EINVAL)?;
-    let ring = Ring::from_user(device, &cmd.ring, max_wr, stride)?;
+    let ring = Ring::from_user(device, &spec, max_wr, stride)?;
     udata.write_nothing()?;
     Ok(ring)
 }
@@ -219,7 +228,7 @@ impl SrqHandle {
     pub(crate) fn query(&self) -> SrqAttr {
         let queue = lock_bh(&self.srq.queue);
         SrqAttr {
-            max_wr: queue.max_wr,
+            max_wr: queue.consumer.as_ref().map_or(0, |c| c.ring.capacity),
             max_sge: self.srq.max_sge,
             srq_limit: queue.limit,
         }
@@ -262,32 +271,6 @@ pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Re
 }
 
 impl Srq {
-    fn new(
-        pd: &Pd,
-        attr: &SrqAttr,
-        xrc: Option<Xrc>,
-        target: Arc<SrqTarget>,
-        ring: Ring,
-    ) -> Result<Arc<Self>> {
-        let (max_wr, consumer) = (ring.capacity, Some(Consumer::new(ring)));
-        Arc::pin_init(
-            pin_init!(Self {
-                pd: pd.id,
-                max_sge: attr.max_sge,
-                xrc,
-                target,
-                queue <- new_spinlock!(Queue {
-                    consumer,
-                    max_wr,
-                    limit: 0,
-                }, "rrxe_srq"),
-                modify_lock <- new_mutex!((), "rrxe_srq_change"),
-                event_work <- SerialWork::new(c"rrxe_srq_event", static_lock_class!()),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
-    }
-
     /// Returns whether it belongs to this XRC domain.
     pub(crate) fn is_in(&self, domain: PdId) -> bool {
         self.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain)
@@ -343,28 +326,12 @@ impl Srq {
         drop(old);
         let old = {
             let mut queue = lock_bh(&self.queue);
-            queue.max_wr = ring.capacity;
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
             consumer.replace(ring, first.wrapping_add(count))
         };
         // Unpins the old ring, which may sleep.
         drop(old);
         Ok(())
-    }
-
-    /// XRC: notifies the consumer of a completion that was pushed or lost. May be called from any
-    /// context.
-    pub(crate) fn completed(
-        this: ArcBorrow<'_, Self>,
-        result: &Result<(), Overflow>,
-        solicited: bool,
-    ) {
-        let bits = match (result, solicited) {
-            (Ok(()), false) => COMPLETED,
-            (Ok(()), true) => COMPLETED | SOLICITED,
-            (Err(Overflow), _) => OVERFLOW,
-        };
-        SerialWork::<Self>::queue(this, bits);
     }
 }
 
@@ -374,21 +341,11 @@ impl SerialTask for Srq {
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
-        for (bit, event) in [
-            (LIMIT_REACHED, SrqEvent::LimitReached),
-            (ERROR, SrqEvent::Error),
-        ] {
-            if raised & bit != 0 {
-                this.target.dispatch(event);
-            }
+        if raised & LIMIT_REACHED != 0 {
+            this.target.dispatch(SrqEvent::LimitReached);
         }
-        if let Some(xrc) = &this.xrc {
-            if raised & COMPLETED != 0 {
-                Cq::notify(&xrc.cq, raised & SOLICITED != 0);
-            }
-            if raised & OVERFLOW != 0 {
-                Cq::report_overflow(&xrc.cq);
-            }
+        if raised & ERROR != 0 {
+            this.target.dispatch(SrqEvent::Error);
         }
         false
     }
