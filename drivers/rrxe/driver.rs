@@ -321,15 +321,13 @@ impl Driver for Rrxe {
     }
 
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let state = device.data();
-        let groups = &state.multicast;
-        groups.attach(&state.netdev, gid, &qp.qp, qp.payer())
+        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
+        groups.attach(netdev, gid, &qp.qp, qp.payer())
     }
 
     fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let state = device.data();
-        let groups = &state.multicast;
-        groups.detach(&state.netdev, gid, &qp.qp, qp.payer())
+        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
+        groups.detach(netdev, gid, &qp.qp, qp.payer())
     }
 
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {

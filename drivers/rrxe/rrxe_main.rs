@@ -18,7 +18,6 @@ mod config;
 mod counters;
 mod driver;
 mod limits;
-mod number_table;
 mod qp;
 mod ring;
 mod tables;
@@ -103,7 +102,7 @@ pub(crate) fn module_state() -> Option<Arc<State>> {
     STATE.lock().clone()
 }
 
-#[pin_data(PinnedDrop)]
+#[pin_data]
 struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.
     link: LinkRegistration<Rrxe>,
@@ -144,6 +143,7 @@ impl Drop for SharedState {
         rcu_barrier();
         drop(state);
         rcu_barrier();
+        pr_info!("unloaded\n");
     }
 }
 
@@ -164,12 +164,5 @@ impl kernel::InPlaceModule for Module {
             notifier <- NetdevNotifier::new(link::Follower),
             link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Module {
-    fn drop(self: Pin<&mut Self>) {
-        pr_info!("unloaded\n");
     }
 }

@@ -37,7 +37,7 @@ use kernel::{
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
     rdma::qp::{QpCap, QpState},
-    sync::{arc_borrow_ref, smp_mb},
+    sync::smp_mb,
     time::monotonic_ns,
 };
 use rrxe_core::{
@@ -592,7 +592,7 @@ impl RequesterEnv for Env<'_> {
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
+            let ah = handles.get(slot.local.ah, work.ctx.rcu);
             let ah = ah.filter(|ah| ah.pd == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);

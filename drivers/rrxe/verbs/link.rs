@@ -77,7 +77,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     )
     .and_then(|device| device.register(name))
     .inspect_err(|&e| {
-        if e == EEXIST || e.to_errno() == -23 {
+        if e == EEXIST || e == ENFILE {
             pr_err!(
                 "{}: a device named {} exists already; choose another name\n",
                 dev,

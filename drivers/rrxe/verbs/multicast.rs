@@ -98,11 +98,16 @@ impl Groups {
         let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
         let list = self.list(&address);
         let mut writer = self.members.lock();
-        let (count, is_member) = self.count_members(&address, qp);
+        let (count, is_member) = {
+            let rcu = rcu::read_lock();
+            let members = || self.members_of(&address, &rcu);
+            let is_member = members().any(|member| Arc::ptr_eq(member, qp));
+            (members().count(), is_member)
+        };
         if is_member {
             return Err(EINVAL);
         }
-        if count >= limits::MAX_MCAST_QP_ATTACH {
+        if count >= limits::MAX_MCAST_QP_ATTACH as usize {
             return Err(ENOMEM);
         }
         self.quota.charge(payer)?;
@@ -135,33 +140,25 @@ impl Groups {
         }
         // At once, and not with the entry, which lives until after a grace period.
         self.quota.uncharge(payer);
-        if self.count_members(&address, qp).0 == 0 {
+        let is_empty = self
+            .members_of(&address, &rcu::read_lock())
+            .next()
+            .is_none();
+        if is_empty {
             netdev.leave_multicast(&address);
         }
         Ok(())
     }
 
-    /// Returns the number of members of a group, and whether a queue pair is one of them.
-    fn count_members(&self, address: &IpAddr, qp: &Arc<Qp>) -> (u32, bool) {
-        let (mut count, mut is_member) = (0u32, false);
-        self.for_each_member(address, &rcu::read_lock(), |member| {
-            count = count.wrapping_add(1);
-            is_member |= Arc::ptr_eq(member, qp);
-        });
-        (count, is_member)
-    }
-
-    /// Calls `f` for each member of a group (I-07).
-    pub(crate) fn for_each_member(
-        &self,
-        address: &IpAddr,
-        rcu: &rcu::Guard,
-        f: impl FnMut(&Arc<Qp>),
-    ) {
+    /// Returns the members of a group.
+    pub(crate) fn members_of<'a>(
+        &'a self,
+        address: &'a IpAddr,
+        rcu: &'a rcu::Guard,
+    ) -> impl Iterator<Item = &'a Arc<Qp>> {
         self.members
             .iter(self.list(address), rcu)
             .filter(|member| member.address == *address)
             .map(|member| &member.qp)
-            .for_each(f);
     }
 }
