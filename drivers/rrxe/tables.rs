@@ -96,8 +96,8 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
 
     /// Reserves an index. Returns it with its external number.
     ///
-    /// Allocation cycles through the lowest indices, so that a table has few leaves: through four
-    /// times as many as are in use, and at least [`MIN_REUSE_DISTANCE`].
+    /// Allocation cycles through the lowest indices, so that a table has few leaves: four times the
+    /// number in use, and at least [`MIN_REUSE_DISTANCE`].
     pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
         let cycle = self.used.load(Relaxed).saturating_mul(4);
         let cycle = cycle.max(MIN_REUSE_DISTANCE);

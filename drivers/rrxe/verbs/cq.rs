@@ -121,12 +121,8 @@ impl CqRing {
         let next = self.producer.wrapping_add(1);
         match &mut self.storage {
             Storage::User(memory) => {
-                if memory
-                    .write(entry(self.producer, self.capacity), cqe)
-                    .is_err()
-                {
-                    return Err(Overflow);
-                }
+                let offset = entry(self.producer, self.capacity);
+                memory.write(offset, cqe).map_err(|_| Overflow)?;
                 memory.store_release(RING_PRODUCER, next);
             }
             Storage::Kernel(entries) => {
