@@ -186,29 +186,7 @@ impl Qp {
         }
     }
 
-    /// Adopts the capacities that the kernel granted: at least those requested, and at most those
-    /// of the rings. Sets `cap` to the result.
-    fn grant(&mut self, cap: &mut IbvQpCap) {
-        let asked = self.cap();
-        self.sq.set_limits(SendLimits {
-            depth: match asked.max_send_wr {
-                // The kernel does not know the ring.
-                0 => 0,
-                depth => depth.max(cap.max_send_wr),
-            },
-            max_sge: asked.max_send_sge.max(cap.max_send_sge),
-            max_inline: asked.max_inline_data,
-        });
-        if let Some(rq) = &mut self.rq {
-            rq.get_mut().set_limits(RecvLimits {
-                depth: asked.max_recv_wr.max(cap.max_recv_wr),
-                max_sge: asked.max_recv_sge.max(cap.max_recv_sge),
-            });
-        }
-        *cap = self.cap();
-    }
-
-    /// Returns the capacities of the queue pair.
+    /// Returns the capacities of the queue pair. The kernel grants what it was asked for.
     fn cap(&self) -> IbvQpCap {
         let sq = self.sq.limits();
         let rq = self.rq.as_ref().map(|rq| rq.lock().limits());
@@ -295,11 +273,10 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
 pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> *mut IbvQp {
     object::create(|| {
         let mut local = *attr;
-        let mut qp = Qp::new(pd.context, &mut local)?;
+        let qp = Qp::new(pd.context, &mut local)?;
         let created = command::create_qp(pd, &qp.verbs, &mut local, qp.command());
         pd.context.explained(WHAT, qp.pinned(), created)?;
-        qp.grant(&mut local.cap);
-        attr.cap = local.cap;
+        attr.cap = qp.cap();
         Ok(qp)
     })
 }
@@ -337,13 +314,12 @@ pub(crate) extern "C" fn create_qp_ex(
         }
         let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());
         context.explained(WHAT, qp.pinned(), created)?;
-        qp.grant(&mut local.cap);
+        attr.cap = qp.cap();
         if has_ops {
             let verbs = qp.verbs.get_mut();
             wr::set_functions(&mut verbs.qp_ex, local.send_ops_flags);
             verbs.comp_mask |= VERBS_QP_EX;
         }
-        attr.cap = local.cap;
         Ok(qp)
     })
 }
@@ -484,7 +460,7 @@ pub(crate) mod tests {
     #[test]
     fn rings_have_room_for_what_was_asked() {
         let mut cap = ASKED;
-        let mut qp = new(qp_type::RC, &mut cap).ok().unwrap();
+        let qp = new(qp_type::RC, &mut cap).ok().unwrap();
         // A data segment leaves 16 bytes for inline data.
         assert_eq!(cap.max_inline_data, 16);
         let command = qp.command();
@@ -493,37 +469,11 @@ pub(crate) mod tests {
         let offset = command.sq.next_ring().unwrap() as u64;
         assert_eq!(command.rq.addr, command.sq.addr + offset);
 
-        // A kernel that grants what it was asked for.
-        qp.grant(&mut cap);
-        assert_eq!(
-            cap,
-            IbvQpCap {
-                max_inline_data: 16,
-                ..ASKED
-            }
-        );
-        // A kernel that grants more than the rings hold.
-        let much = IbvQpCap {
-            max_send_wr: 1000,
-            max_recv_wr: 1000,
-            max_send_sge: 1000,
-            max_recv_sge: 1000,
-            max_inline_data: 1000,
-        };
-        let mut cap = much;
-        qp.grant(&mut cap);
         let expected = IbvQpCap {
-            max_send_wr: 16,
-            max_recv_wr: 8,
-            max_send_sge: 1,
-            max_recv_sge: 1,
             max_inline_data: 16,
+            ..ASKED
         };
-        assert_eq!(cap, expected);
-        // A kernel that grants nothing.
-        let mut cap = IbvQpCap::default();
-        qp.grant(&mut cap);
-        assert_eq!(cap, expected);
+        assert_eq!(qp.cap(), expected);
     }
 
     #[test]

@@ -63,13 +63,13 @@ impl Groups {
             IpAddr::V4(a) => u128::from(u32::from_ne_bytes(*a)),
             IpAddr::V6(a) => u128::from_ne_bytes(*a),
         };
-        // Multiplication by a secret odd number moves the information of all bits to the top bits.
+        // Multiplication by a secret odd number moves the information of all bits to the top bits,
+        // of which the index has eight.
         let mix = |n: u64, by: u64| {
             let n = (n ^ by).wrapping_mul(self.key | 1);
             n ^ n >> 32
         };
         let hash = mix(mix(bytes as u64, self.key), (bytes >> 64) as u64);
-        // The top eight bits of the product of the folded halves.
         (hash.wrapping_mul(self.key | 1) >> 56) as usize
     }
 
@@ -120,11 +120,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends a membership, for which `payer` paid.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the queue pair is not a member.
+    /// Ends a membership, for which `payer` paid. Returns `EINVAL` if there is none.
     pub(crate) fn detach(
         &self,
         netdev: &NetDevice,
