@@ -120,7 +120,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends a membership, for which `payer` paid. Returns `EINVAL` if there is none.
+    /// Ends a membership, for which `payer` paid. `EINVAL`: the queue pair is not a member.
     pub(crate) fn detach(
         &self,
         netdev: &NetDevice,
