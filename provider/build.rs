@@ -34,34 +34,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => 34,
     };
     let register = format!("verbs_register_driver_{pabi}");
-    let private = || PRIVATE.split_whitespace().chain([register.as_str()]);
+    let private: Vec<_> = PRIVATE.split_whitespace().chain([&*register]).collect();
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let functions: Vec<_> = PUBLIC.into_iter().chain(private()).collect();
-    fs::write(
-        out.join("libibverbs.c"),
-        format!(
-            "int {}(void) {{ return 0; }}\n",
-            functions.join("(void) { return 0; }\nint ")
-        ),
-    )?;
-    fs::write(
-        out.join("libibverbs.map"),
-        format!(
-            "IBVERBS_1.1 {{ {}; }};\nIBVERBS_PRIVATE_{pabi} {{ {}; }} IBVERBS_1.1;\n",
-            PUBLIC.join("; "),
-            private().collect::<Vec<_>>().join("; "),
-        ),
-    )?;
+    let stub = |name: &&str| format!("int {name}(void) {{ return 0; }}\n");
+    let stubs: String = PUBLIC.iter().chain(&private).map(stub).collect();
+    fs::write(out.join("libibverbs.c"), stubs)?;
+    let versions = format!(
+        "IBVERBS_1.1 {{ {}; }};\nIBVERBS_PRIVATE_{pabi} {{ {}; }} IBVERBS_1.1;\n",
+        PUBLIC.join("; "),
+        private.join("; "),
+    );
+    fs::write(out.join("libibverbs.map"), versions)?;
     let done = Command::new(env::var_os("RUSTC_LINKER").unwrap_or("cc".into()))
         .current_dir(&out)
-        .args([
-            "-shared",
-            "-nostdlib",
-            "-o",
-            "libibverbs.so.1",
-            "libibverbs.c",
-        ])
+        .args(["-shared", "-nostdlib", "-o", "libibverbs.so.1"])
+        .arg("libibverbs.c")
         .arg("-Wl,-soname,libibverbs.so.1,--version-script,libibverbs.map")
         .status()?;
     if !done.success() {

@@ -6,11 +6,13 @@
 
 use crate::raw;
 
-/// Fills a buffer with random bytes. Any context.
+/// Returns random bytes. Any context.
 #[inline]
-pub fn fill(buffer: &mut [u8]) {
-    // SAFETY: The slice is valid for writes of its length.
-    unsafe { raw::get_random_bytes(buffer.as_mut_ptr().cast(), buffer.len()) }
+pub fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // SAFETY: The array is valid for writes of its length.
+    unsafe { raw::get_random_bytes(bytes.as_mut_ptr().cast(), N) }
+    bytes
 }
 
 /// Returns a random `u32`. Any context.

@@ -15,10 +15,7 @@ use kernel::{
     prelude::*,
     sync::{rcu, Arc},
 };
-use linux_rdma::{
-    rdma::attr::StatName,
-    sync::{PerCpuCounters, RcuArc},
-};
+use linux_rdma::{rdma::attr::StatName, sync::PerCpuCounters};
 use rrxe_core::{requester::RequesterCounters, responder::ResponderCounters, wire::Operation};
 
 macro_rules! counters {
@@ -28,9 +25,6 @@ macro_rules! counters {
         pub(crate) enum Counter {
             $($name,)*
         }
-
-        /// All statistics, in order.
-        const ALL: &[Counter] = &[$(Counter::$name,)*];
 
         /// The names of all statistics, in order.
         pub(crate) const NAMES: &[StatName] = &[$(StatName::new(c_str!($text)),)*];
@@ -91,7 +85,7 @@ macro_rules! add_growth {
 }
 
 /// The counters of a port, or of queue pairs. All wrap at 2^64.
-pub(crate) struct Counters(PerCpuCounters<{ ALL.len() }>);
+pub(crate) struct Counters(PerCpuCounters<{ NAMES.len() }>);
 
 impl Counters {
     pub(crate) fn new() -> Result<Self> {
@@ -152,8 +146,8 @@ impl Counters {
 
     /// Reads all counters, in order.
     pub(crate) fn read(&self, values: &mut [u64]) {
-        for (value, counter) in values.iter_mut().zip(ALL) {
-            *value = self.0.sum(*counter as usize);
+        for (place, value) in values.iter_mut().enumerate() {
+            *value = self.0.sum(place);
         }
     }
 }
@@ -185,28 +179,12 @@ impl QpCounters {
     /// Makes a queue pair count here. Returns `EBUSY` if it counts in other counters. Allocates
     /// nothing.
     pub(crate) fn bind(&self, qp: &Qp) -> Result {
-        qp.counters.0.set(self.counters.clone())
+        qp.counters.set(self.counters.clone())
     }
 
     /// Returns the value of the counter at an index.
     pub(crate) fn value(&self, place: usize) -> u64 {
         self.counters.0.sum(place)
-    }
-}
-
-/// The counters bound to a queue pair, if any.
-pub(crate) struct CounterBinding(RcuArc<Counters>);
-
-impl CounterBinding {
-    /// Returns an empty binding.
-    pub(crate) const fn none() -> Self {
-        Self(RcuArc::empty())
-    }
-
-    /// Unbinds the counters. On return, the queue pair has counted there for the last time: ib_core
-    /// reads the final values next. Sleeps.
-    pub(crate) fn unbind(&self) {
-        drop(self.0.take());
     }
 }
 
@@ -221,7 +199,7 @@ impl Qp {
     /// context.
     #[inline]
     pub(crate) fn with_counters(&self, count: impl FnOnce(&Counters)) {
-        if self.counters.0.is_empty() {
+        if self.counters.is_empty() {
             count(&self.device.counters);
         } else {
             self.with_bound_counters(count);
@@ -234,6 +212,6 @@ impl Qp {
     fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
         let rcu = rcu::read_lock();
         // The counters may be unbound meanwhile.
-        count(self.counters.0.get(&rcu).unwrap_or(&self.device.counters));
+        count(self.counters.get(&rcu).unwrap_or(&self.device.counters));
     }
 }

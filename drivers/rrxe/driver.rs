@@ -5,7 +5,6 @@
 use crate::{
     counters::{self, QpCounters},
     limits,
-    marker::Rrxe,
     qp::{self, Poller, QpHandle},
     ring::abi,
     verbs::{
@@ -18,6 +17,7 @@ use crate::{
         quota::{Charge, Charged},
         srq::{self, SrqHandle, Xrcd},
     },
+    Rrxe,
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
 use linux_rdma::{
@@ -84,7 +84,6 @@ impl Driver for Rrxe {
     }
 
     fn dealloc(device: &Arc<DeviceState>) {
-        device.release_sockets();
         device.forget();
     }
 
@@ -208,7 +207,8 @@ impl Driver for Rrxe {
     }
 
     fn unbind_counter(qp: &Self::Qp) {
-        qp.qp.counters.unbind();
+        // Waits until the queue pair no longer counts there: ib_core reads the final values next.
+        drop(qp.qp.counters.take());
     }
 
     fn counter_value(counter: &QpCounters, stat: usize) -> u64 {
@@ -321,15 +321,13 @@ impl Driver for Rrxe {
     }
 
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let state = device.data();
-        let groups = &state.multicast;
-        groups.attach(&state.netdev, gid, &qp.qp, qp.payer())
+        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
+        groups.attach(netdev, gid, &qp.qp, qp.payer())
     }
 
     fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let state = device.data();
-        let groups = &state.multicast;
-        groups.detach(&state.netdev, gid, &qp.qp, qp.payer())
+        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
+        groups.detach(netdev, gid, &qp.qp, qp.payer())
     }
 
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {

@@ -77,15 +77,10 @@ pub(crate) const MAX_MTU: u32 = 4096;
 pub(crate) const MTU_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
 
 /// Returns the IB MTU, in bytes, for a network device's MTU: the largest of 256, 512, 1024, 2048
-/// and 4096 that fits with its headers.
+/// and 4096 that fits with its headers, or 256.
 pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
-    match netdev_mtu.saturating_sub(MTU_OVERHEAD) {
-        4096.. => 4096,
-        2048.. => 2048,
-        1024.. => 1024,
-        512.. => 512,
-        _ => 256,
-    }
+    let room = netdev_mtu.saturating_sub(MTU_OVERHEAD);
+    1u32.wrapping_shl(room.clamp(256, MAX_MTU).ilog2())
 }
 
 /// Bytes of memory for the out-of-order packets of all queue pairs of a device. A queue pair may

@@ -18,8 +18,6 @@ mod config;
 mod counters;
 mod driver;
 mod limits;
-mod marker;
-mod number_table;
 mod qp;
 mod ring;
 mod tables;
@@ -81,6 +79,9 @@ module! {
     },
 }
 
+/// Stands for the driver in the types of `linux_rdma`. driver.rs implements its verbs.
+pub(crate) struct Rrxe;
+
 /// The work items that report asynchronous events, which sleep.
 pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 
@@ -101,10 +102,10 @@ pub(crate) fn module_state() -> Option<Arc<State>> {
     STATE.lock().clone()
 }
 
-#[pin_data(PinnedDrop)]
+#[pin_data]
 struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.
-    link: LinkRegistration<marker::Rrxe>,
+    link: LinkRegistration<Rrxe>,
     #[pin]
     notifier: NetdevNotifier<link::Follower>,
     /// Dropped after the last device, and before what the threads and work items use.
@@ -142,6 +143,7 @@ impl Drop for SharedState {
         rcu_barrier();
         drop(state);
         rcu_barrier();
+        pr_info!("unloaded\n");
     }
 }
 
@@ -162,12 +164,5 @@ impl kernel::InPlaceModule for Module {
             notifier <- NetdevNotifier::new(link::Follower),
             link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Module {
-    fn drop(self: Pin<&mut Self>) {
-        pr_info!("unloaded\n");
     }
 }

@@ -5,45 +5,38 @@
 //!
 //! The tables belong to the module and not to a device: a queue pair number finds its queue pair in
 //! one step, and all other fields of the packet are compared with that queue pair. Numbers that
-//! peers see are table indices after a keyed permutation, so that they can't be guessed.
+//! peers name are table indices after a keyed permutation, so that they can't be guessed.
 
 use crate::{
     limits,
-    number_table::NumberTable,
     qp::Qp,
-    verbs::{address_handle::AddressHandle, mr::MrTable, quota::Quotas, srq::Srq},
+    verbs::{address_handle::AddressTable, mr::MrTable, quota::Quotas, srq::Srq},
 };
 use kernel::{
-    alloc::Flags,
+    new_mutex,
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        rcu, Arc, ArcBorrow, Mutex,
+    },
 };
-use linux_rdma::sync::{IndexPool, RcuTable};
-
-/// Queue pairs by number.
-pub(crate) type QpTable = NumberTable<Qp>;
-
-/// Shared receive queues for XRC by number.
-pub(crate) type SrqTable = NumberTable<Srq>;
-
-/// Address handles by number. Only the owning process sees the numbers.
-#[pin_data]
-pub(crate) struct AddressTable {
-    #[pin]
-    pool: IndexPool,
-    table: RcuTable<AddressHandle>,
-}
+use linux_rdma::{
+    random,
+    sync::{IndexPool, RcuTable},
+};
+use rrxe_core::permute::Permutation;
 
 /// All tables, and the quotas of all objects.
 #[pin_data]
 pub(crate) struct Tables {
     #[pin]
-    pub(crate) qps: QpTable,
+    pub(crate) qps: NumberTable<Qp>,
     pub(crate) mrs: Arc<MrTable>,
     #[pin]
     pub(crate) addresses: AddressTable,
+    /// Shared receive queues for XRC.
     #[pin]
-    pub(crate) srqs: SrqTable,
+    pub(crate) srqs: NumberTable<Srq>,
     pub(crate) quotas: Quotas,
 }
 
@@ -52,11 +45,8 @@ impl Tables {
         Arc::pin_init(
             try_pin_init!(Self {
                 qps <- NumberTable::new(limits::MAX_QP),
-                mrs: Arc::pin_init(MrTable::new(), GFP_KERNEL)?,
-                addresses <- try_pin_init!(AddressTable {
-                    pool <- IndexPool::new(),
-                    table: RcuTable::new()?,
-                }),
+                mrs: Arc::pin_init(MrTable::new(limits::MAX_MR + limits::MAX_MW), GFP_KERNEL)?,
+                addresses <- AddressTable::new(),
                 srqs <- NumberTable::new(limits::MAX_SRQ),
                 quotas: Quotas::new()?,
             }? Error),
@@ -65,39 +55,91 @@ impl Tables {
     }
 }
 
-impl AddressTable {
-    /// Inserts the handle that `make` creates for its number, and makes it visible to work
-    /// requests.
-    pub(crate) fn insert(
-        &self,
-        flags: Flags,
-        make: impl FnOnce(u32) -> Result<Arc<AddressHandle>>,
-    ) -> Result<Arc<AddressHandle>> {
-        let number = self.pool.alloc(1..=limits::MAX_AH, flags)?;
-        let result = make(number).and_then(|ah| {
-            self.table.insert(number, ah.clone(), flags)?;
-            Ok(ah)
-        });
-        if result.is_err() {
-            self.pool.free(number);
-        }
-        result
+/// Smallest number of allocations before a number is reused, so that a late packet, or a key that a
+/// peer has kept, finds nothing. The number of an object that has lived for a whole round may be
+/// reused soon after the object's end. A table uses 8 bytes for each number.
+const MIN_REUSE_DISTANCE: u32 = 32_768;
+
+/// First and last number of the domain that the permutation works on: 24 bits, without the numbers
+/// with a special meaning (0, 1 and 0xffffff as queue pairs).
+const FIRST_NUMBER: u32 = 2;
+const LAST_NUMBER: u32 = 0xff_fffe;
+
+/// Objects that packets name by unguessable numbers.
+#[pin_data]
+pub(crate) struct NumberTable<T: Send + Sync + 'static> {
+    table: RcuTable<T>,
+    permutation: Permutation,
+    #[pin]
+    pool: IndexPool,
+    /// The last index that may be allocated; [`FIRST_NUMBER`] is the first.
+    last: u32,
+    /// One more than the index that was allocated last.
+    #[pin]
+    next: Mutex<u32>,
+    used: Atomic<u32>,
+}
+
+impl<T: Send + Sync + 'static> NumberTable<T> {
+    /// Returns a table for `max` objects.
+    pub(crate) fn new(max: u32) -> impl PinInit<Self, Error> {
+        let key = [random::bytes(), random::bytes()].map(u64::from_ne_bytes);
+        try_pin_init!(Self {
+            table: RcuTable::new()?,
+            permutation: Permutation::new(key, FIRST_NUMBER, LAST_NUMBER).ok_or(EINVAL)?,
+            pool <- IndexPool::new(),
+            last: max.saturating_add(FIRST_NUMBER - 1).min(LAST_NUMBER),
+            next <- new_mutex!(FIRST_NUMBER, "rrxe_numbers"),
+            used: Atomic::new(0),
+        })
     }
 
-    /// Returns the handle with this number.
+    /// Reserves an index. Returns it with its external number.
+    ///
+    /// Allocation cycles through the lowest indices, so that a table has few leaves: four times the
+    /// number in use, and at least [`MIN_REUSE_DISTANCE`].
+    pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
+        let cycle = self.used.load(Relaxed).saturating_mul(4);
+        let cycle = cycle.max(MIN_REUSE_DISTANCE);
+        let range = FIRST_NUMBER..=self.last.min(FIRST_NUMBER.saturating_add(cycle));
+        let mut next = self.next.lock();
+        let index = self.pool.alloc_from(*next, range, GFP_KERNEL_ACCOUNT)?;
+        *next = index.wrapping_add(1);
+        self.used.fetch_add(1, Relaxed);
+        match self.permutation.apply(index) {
+            Some(number) => Ok((index, number)),
+            None => {
+                self.release(index);
+                Err(EINVAL)
+            }
+        }
+    }
+
+    /// Makes the object visible to the packet path.
+    pub(crate) fn publish(&self, index: u32, object: Arc<T>) -> Result {
+        self.table.insert(index, object, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// Returns the object with this number.
     #[inline]
-    pub(crate) fn get<'a>(
-        &'a self,
-        number: u32,
-        rcu: &'a rcu::Guard,
-    ) -> Option<ArcBorrow<'a, AddressHandle>> {
-        self.table.get(number, rcu)
+    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
+        self.table.get(self.permutation.invert(number)?, rcu)
     }
 
-    /// Hides the handle from work requests, and frees its number.
-    pub(crate) fn remove(&self, number: u32) {
-        if self.table.remove(number).is_some() {
-            self.pool.free(number);
-        }
+    /// Returns the object with this number.
+    #[inline]
+    pub(crate) fn get_ref<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a T> {
+        self.table.get_ref(self.permutation.invert(number)?, rcu)
+    }
+
+    /// Hides the object from the packet path.
+    pub(crate) fn withdraw(&self, index: u32) {
+        drop(self.table.remove(index));
+    }
+
+    /// Frees an index for later reuse.
+    pub(crate) fn release(&self, index: u32) {
+        self.used.fetch_sub(1, Relaxed);
+        self.pool.free(index);
     }
 }

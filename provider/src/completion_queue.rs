@@ -118,10 +118,10 @@ impl CompletionQueue {
     pub(crate) fn resize(
         &self,
         ring: Ring,
-        command: impl FnOnce() -> Result<(), c_int>,
+        command: impl FnOnce(&Ring) -> Result<(), c_int>,
     ) -> Result<u32, c_int> {
         let mut state = self.state.lock();
-        command()?;
+        command(&ring)?;
         let new = Box::into_raw(Box::new(ring));
         // INVARIANT: the new ring is owned, and the old one is retired below.
         let old = self.ring.swap(new, Ordering::SeqCst);
@@ -205,17 +205,13 @@ impl Reader<'_> {
         if self.available() < 2 {
             return None;
         }
-        self.advance();
+        self.release(1);
         Some(self.read(self.state.consumed))
     }
 
-    /// Removes the oldest completion.
+    /// Removes the `count` oldest completions.
     #[inline]
-    pub(crate) fn advance(&mut self) {
-        self.release(1);
-    }
-
-    fn release(&mut self, count: u32) {
+    pub(crate) fn release(&mut self, count: u32) {
         let consumed = self.state.consumed.wrapping_add(count);
         self.state.consumed = consumed;
         self.ring.consumer().store(consumed, Ordering::Release);
@@ -406,10 +402,10 @@ pub(crate) mod tests {
             drain(&queue);
         }
         queue.arm(abi::ARM_SOLICITED);
-        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || Err(22));
+        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), |_| Err(22));
         assert_eq!((refused, queue.ring().capacity()), (Err(22), 2));
         // This kernel has not moved the request.
-        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), || Ok(()));
+        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), |_| Ok(()));
         assert_eq!((done, queue.ring().capacity()), (Ok(abi::ARM_SOLICITED), 8));
         assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
         for i in 0..8 {

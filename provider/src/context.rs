@@ -35,20 +35,15 @@ unsafe impl Public for IbvContext {
         offset_of!(Context, verbs).wrapping_add(offset_of!(VerbsContext, context));
 }
 
-/// Limits of the device, queried once when it is opened.
+/// Limits of the device, queried once when it is opened (`ibv_query_device(3)`, and
+/// [`abi::AllocUcontextResp`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Maximum number of work requests of a queue.
     pub(crate) max_qp_wr: u32,
-    /// Maximum number of data segments of a work request.
     pub(crate) max_sge: u32,
-    /// Maximum bytes of inline data of a work request.
     pub(crate) max_inline: u32,
-    /// Maximum number of entries of a completion queue.
     pub(crate) max_cqe: u32,
-    /// Maximum number of work requests of a shared receive queue.
     pub(crate) max_srq_wr: u32,
-    /// Maximum number of data segments of a work request of a shared receive queue.
     pub(crate) max_srq_sge: u32,
 }
 

@@ -77,13 +77,6 @@ impl Cq {
             cpu_yield::after_completions(context.yield_after, count);
         }
     }
-
-    /// Returns the create command's driver part.
-    fn command(&self) -> abi::CreateCqCmd {
-        abi::CreateCqCmd {
-            ring: self.queue.ring().spec(),
-        }
-    }
 }
 
 /// Allocates a ring for `cqe` completions. Fails with `EINVAL` if `cqe` is 0 or more than the
@@ -105,9 +98,10 @@ pub(crate) extern "C" fn create_cq(
     object::create(|| {
         let entries = u32::try_from(cqe).unwrap_or(0);
         let cq = Cq::new(context, entries, channel.is_some(), true)?;
+        let ring = cq.queue.ring();
         let created =
-            command::create_cq(context, cqe, channel, comp_vector, &cq.verbs, cq.command());
-        context.explained(WHAT, cq.queue.ring().pinned(), created)?;
+            command::create_cq(context, cqe, channel, comp_vector, &cq.verbs, ring.spec());
+        context.explained(WHAT, ring.pinned(), created)?;
         Ok(cq)
     })
 }
@@ -131,8 +125,9 @@ pub(crate) extern "C" fn create_cq_ex(
             attr.flags &= !CREATE_CQ_ATTR_SINGLE_THREADED;
         }
         let mut cq = Cq::new(context, attr.cqe, attr.channel.is_some(), shared)?;
-        let created = command::create_cq_ex(context, &attr, &cq.verbs, cq.command());
-        context.explained(WHAT, cq.queue.ring().pinned(), created)?;
+        let ring = cq.queue.ring();
+        let created = command::create_cq_ex(context, &attr, &cq.verbs, ring.spec());
+        context.explained(WHAT, ring.pinned(), created)?;
         cq_ex::set_functions(&mut cq.verbs.get_mut().cq_ex, wc_flags);
         Ok(cq)
     })
@@ -185,10 +180,9 @@ pub(crate) extern "C" fn resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int {
         Ok(ring) => ring,
         Err(error) => return error,
     };
-    let (pinned, ring_spec) = (ring.pinned(), ring.spec());
-    let resized = cq.queue.resize(ring, || {
-        let resized = command::resize_cq(cq, cqe, abi::CreateCqCmd { ring: ring_spec });
-        cq.context.explained(WHAT, pinned, resized)
+    let resized = cq.queue.resize(ring, |ring| {
+        let resized = command::resize_cq(cq, cqe, ring.spec());
+        cq.context.explained(WHAT, ring.pinned(), resized)
     });
     match resized {
         Ok(0) => 0,

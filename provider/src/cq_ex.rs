@@ -83,7 +83,7 @@ unsafe extern "C" fn next_poll(current: Ptr<IbvCqEx>) -> c_int {
 unsafe extern "C" fn end_poll(current: Ptr<IbvCqEx>) {
     // SAFETY: the lock is held, and there is no other reader.
     let mut reader = ManuallyDrop::into_inner(unsafe { current.queue.current() });
-    reader.advance();
+    reader.release(1);
 }
 
 /// Defines the functions that read a field of the current completion, [`WC_FLAGS`] and

@@ -6,20 +6,9 @@
 //! ([`register`]). After that, libibverbs and the program call the verbs. The library exports no
 //! symbol.
 //!
-//! A verb gets its objects as [`ffi::ptr::Ptr`], which states what C code guarantees.
-//!
-//! | where | what |
-//! |---|---|
-//! | [`context`], [`pd`], [`mr`], [`mw`], [`ah`] | one verbs object each: create, modify |
-//! | [`cq`], [`qp`], [`srq`], [`xrcd`] | one verbs object each: create, modify |
-//! | [`object`] | code that creating them has in common, and most verbs that destroy them |
-//! | [`shortage`] | explains which limit an object has exceeded |
-//! | [`cq_ex`] | the extended way to poll a completion queue |
-//! | [`cpu_yield`] | yields the CPU after repeated empty polls |
-//! | [`post`], [`wr`] | the two ways to post work requests: lists, and `ibv_wr_*` |
-//! | [`send_queue`], [`recv_queue`], [`completion_queue`] | the queues, without verbs |
-//! | [`doorbell`] | tells the kernel of entries in a ring |
-//! | [`ring`] | memory shared with the kernel |
+//! A verb gets its objects as [`ffi::ptr::Ptr`], which states what C code guarantees. Each object
+//! has a module; below those with queues are [`send_queue`], [`recv_queue`], [`completion_queue`]
+//! and their [`ring`], the memory shared with the kernel, which know no verbs.
 
 #![cfg_attr(
     test,
@@ -53,4 +42,3 @@ mod send_queue;
 mod shortage;
 mod srq;
 mod wr;
-mod xrcd;

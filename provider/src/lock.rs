@@ -78,11 +78,6 @@ impl<T> Lock<T> {
         Guard(self, PhantomData)
     }
 
-    /// Returns the value, which nothing else can access.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
-    }
-
     #[inline]
     fn take(&self) -> bool {
         self.taken
@@ -102,11 +97,7 @@ impl<T> Lock<T> {
                     std::thread::yield_now();
                 }
             }
-            if self
-                .taken
-                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
+            if self.take() {
                 return;
             }
         }
@@ -149,7 +140,7 @@ mod tests {
     fn excludes_other_threads() {
         const ROUNDS: u64 = 20_000;
 
-        let mut shared = Lock::new(0_u64);
+        let shared = Lock::new(0_u64);
         let one = &shared;
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -160,7 +151,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*shared.get_mut(), 4 * ROUNDS);
+        assert_eq!(*shared.lock(), 4 * ROUNDS);
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) fn encode(
     info: &IbvMwBindInfo,
 ) -> Result<WqeOp, c_int> {
     match mw {
-        Some(mw) if mw.mw_type == mw_type::TYPE_2 && (mw.rkey.get() ^ rkey) < 0x100 => {
+        Some(mw) if mw.mw_type == MW_TYPE_2 && (mw.rkey.get() ^ rkey) < 0x100 => {
             Ok(operands(rkey, info))
         }
         _ => Err(EINVAL),

@@ -323,7 +323,7 @@ mod tests {
         let qp = small(qp_type::RC);
         let mut wr = request(1, wr_opcode::BIND_MW);
         wr.extra.bind_mw = WrBindMw {
-            mw: mw::tests::window(mw_type::TYPE_2, 0x1200),
+            mw: mw::tests::window(MW_TYPE_2, 0x1200),
             rkey: 0x1234,
             bind_info: IbvMwBindInfo {
                 mr: None,

@@ -105,41 +105,30 @@ impl Rules {
     }
 }
 
-/// The attributes that a queue pair is created with, of both kinds of create call.
-pub(crate) struct Attributes<'a> {
-    pub(crate) qp_type: u32,
-    pub(crate) cap: &'a mut IbvQpCap,
-    pub(crate) send_cq: Option<Ptr<IbvCq>>,
-    pub(crate) recv_cq: Option<Ptr<IbvCq>>,
-    /// There is a shared receive queue.
-    pub(crate) has_srq: bool,
-    pub(crate) sq_sig_all: bool,
-}
-
 impl Qp {
     /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
     /// `attr.cap`. Sets `attr.cap.max_inline_data` to the bytes that an entry has room for.
     ///
     /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
     /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
-    pub(crate) fn new(context: Ptr<IbvContext>, attr: Attributes<'_>) -> Result<Box<Self>, c_int> {
+    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttr) -> Result<Box<Self>, c_int> {
         let rules = Rules::of(attr.qp_type)?;
-        let (cap, device) = (attr.cap, context.limits);
+        let cap = &mut attr.cap;
         let (mut send_cq, mut recv_cq) = (attr.send_cq, attr.recv_cq);
         // These types ignore the requested capacities, and the completion queues.
         match attr.qp_type {
             qp_type::XRC_RECV => (*cap, send_cq, recv_cq) = (IbvQpCap::default(), None, None),
             qp_type::XRC_SEND => (cap.max_recv_wr, cap.max_recv_sge, recv_cq) = (0, 0, None),
-            _ if attr.has_srq => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
+            _ if attr.srq.is_some() => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
             _ => {}
         }
         let (ring, recv_ring) = rings(&context, cap)?;
         let asked = SendLimits {
             depth: cap.max_send_wr,
             max_sge: cap.max_send_sge,
-            max_inline: device.max_inline,
+            max_inline: context.limits.max_inline,
         };
-        let sq = SendQueue::new(ring, asked, attr.sq_sig_all);
+        let sq = SendQueue::new(ring, asked, attr.sq_sig_all != 0);
         cap.max_inline_data = sq.limits().max_inline;
 
         let asked = RecvLimits {
@@ -189,43 +178,15 @@ impl Qp {
 
     /// Returns the address and size in bytes of the memory that the kernel pins.
     fn pinned(&self) -> (u64, usize) {
-        let abi::CreateQpCmd { sq, rq } = self.command();
-        let size = |spec: abi::RingSpec| spec.size().unwrap_or(0);
-        match (sq.addr, rq.addr) {
-            (0, 0) => NOT_PINNED,
-            (0, addr) => (addr, size(rq)),
-            (addr, 0) => (addr, size(sq)),
-            // From the start of the first ring to the end of the second.
-            (addr, _) => {
-                let offset = sq.next_ring().unwrap_or(0);
-                (addr, offset.saturating_add(size(rq)))
-            }
+        match &self.rq {
+            // Two rings that the kernel pins are in one mapping.
+            Some(rq) => rq.lock().ring().pinned(),
+            None if self.sq.limits().depth == 0 => NOT_PINNED,
+            None => self.sq.ring().pinned(),
         }
     }
 
-    /// Adopts the capacities that the kernel granted: at least those requested, and at most those
-    /// of the rings. Sets `cap` to the result.
-    fn grant(&mut self, cap: &mut IbvQpCap) {
-        let asked = self.cap();
-        self.sq.set_limits(SendLimits {
-            depth: match asked.max_send_wr {
-                // The kernel does not know the ring.
-                0 => 0,
-                depth => depth.max(cap.max_send_wr),
-            },
-            max_sge: asked.max_send_sge.max(cap.max_send_sge),
-            max_inline: asked.max_inline_data,
-        });
-        if let Some(rq) = &mut self.rq {
-            rq.get_mut().set_limits(RecvLimits {
-                depth: asked.max_recv_wr.max(cap.max_recv_wr),
-                max_sge: asked.max_recv_sge.max(cap.max_recv_sge),
-            });
-        }
-        *cap = self.cap();
-    }
-
-    /// Returns the capacities of the queue pair.
+    /// Returns the capacities of the queue pair. The kernel grants what it was asked for.
     fn cap(&self) -> IbvQpCap {
         let sq = self.sq.limits();
         let rq = self.rq.as_ref().map(|rq| rq.lock().limits());
@@ -295,32 +256,27 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
         entries: cap.max_recv_wr,
         stride: abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?,
     };
-    if cap.max_recv_wr == 0 {
-        return Ok((Ring::allocate(send.entries, send.stride)?, None));
+    if cap.max_send_wr != 0 && cap.max_recv_wr != 0 {
+        let (ring, recv_ring) = Ring::pair(send, recv)?;
+        return Ok((ring, Some(recv_ring)));
     }
-    // The kernel does not pin a send ring without entries; the receive ring then needs pages of its
-    // own.
-    let (ring, recv_ring) = Ring::pair(send, recv, cap.max_send_wr != 0)?;
-    Ok((ring, Some(recv_ring)))
+    // The kernel does not pin a send ring without entries.
+    let ring = Ring::allocate(send.entries, send.stride)?;
+    let recv_ring = match cap.max_recv_wr {
+        0 => None,
+        _ => Some(Ring::allocate(recv.entries, recv.stride)?),
+    };
+    Ok((ring, recv_ring))
 }
 
 /// `ibv_create_qp`.
 pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> *mut IbvQp {
     object::create(|| {
         let mut local = *attr;
-        let attributes = Attributes {
-            qp_type: local.qp_type,
-            cap: &mut local.cap,
-            send_cq: local.send_cq,
-            recv_cq: local.recv_cq,
-            has_srq: local.srq.is_some(),
-            sq_sig_all: local.sq_sig_all != 0,
-        };
-        let mut qp = Qp::new(pd.context, attributes)?;
+        let qp = Qp::new(pd.context, &mut local)?;
         let created = command::create_qp(pd, &qp.verbs, &mut local, qp.command());
         pd.context.explained(WHAT, qp.pinned(), created)?;
-        qp.grant(&mut local.cap);
-        attr.cap = local.cap;
+        attr.cap = qp.cap();
         Ok(qp)
     })
 }
@@ -341,28 +297,29 @@ pub(crate) extern "C" fn create_qp_ex(
         {
             return Err(EOPNOTSUPP);
         }
-        let attributes = Attributes {
-            qp_type: local.qp_type,
-            cap: &mut local.cap,
+        let mut basic = IbvQpInitAttr {
+            qp_context: local.qp_context,
             send_cq: local.send_cq,
             recv_cq: local.recv_cq,
-            has_srq: local.srq.is_some(),
-            sq_sig_all: local.sq_sig_all != 0,
+            srq: local.srq,
+            cap: local.cap,
+            qp_type: local.qp_type,
+            sq_sig_all: local.sq_sig_all,
         };
-        let mut qp = Qp::new(context, attributes)?;
+        let mut qp = Qp::new(context, &mut basic)?;
+        local.cap = basic.cap;
         let has_ops = local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
         if has_ops && !wr::supports(qp.rules, local.send_ops_flags) {
             return Err(EOPNOTSUPP);
         }
         let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());
         context.explained(WHAT, qp.pinned(), created)?;
-        qp.grant(&mut local.cap);
+        attr.cap = qp.cap();
         if has_ops {
             let verbs = qp.verbs.get_mut();
             wr::set_functions(&mut verbs.qp_ex, local.send_ops_flags);
             verbs.comp_mask |= VERBS_QP_EX;
         }
-        attr.cap = local.cap;
         Ok(qp)
     })
 }
@@ -370,15 +327,10 @@ pub(crate) extern "C" fn create_qp_ex(
 /// `ibv_open_qp`: creates another handle of an XRC target queue pair.
 pub(crate) extern "C" fn open_qp(context: Ptr<IbvContext>, attr: &IbvQpOpenAttr) -> *mut IbvQp {
     object::create(|| {
-        let attributes = Attributes {
-            qp_type: qp_type::XRC_RECV,
-            cap: &mut IbvQpCap::default(),
-            send_cq: None,
-            recv_cq: None,
-            has_srq: true,
-            sq_sig_all: false,
-        };
-        let qp = Qp::new(context, attributes)?;
+        // SAFETY: integers, and pointers that may be null.
+        let mut attributes: IbvQpInitAttr = unsafe { command::zeroed() };
+        attributes.qp_type = qp_type::XRC_RECV;
+        let qp = Qp::new(context, &mut attributes)?;
         command::open_qp(context, &qp.verbs, size_of::<VerbsQp>() as c_int, attr)?;
         Ok(qp)
     })
@@ -467,20 +419,21 @@ pub(crate) mod tests {
         unsafe { Ptr::new(core::ptr::from_ref(qp).cast_mut().cast()) }
     }
 
-    fn create(qp_type: u32, cap: &mut IbvQpCap, has_srq: bool) -> Result<Box<Qp>, c_int> {
-        let attributes = Attributes {
-            qp_type,
-            cap,
-            send_cq: None,
-            recv_cq: None,
-            has_srq,
-            sq_sig_all: false,
-        };
-        Qp::new(context(), attributes)
+    fn create(
+        qp_type: u32,
+        cap: &mut IbvQpCap,
+        srq: Option<Ptr<IbvSrq>>,
+    ) -> Result<Box<Qp>, c_int> {
+        // SAFETY: integers, and pointers that may be null.
+        let mut attr: IbvQpInitAttr = unsafe { command::zeroed() };
+        (attr.qp_type, attr.cap, attr.srq) = (qp_type, *cap, srq);
+        let qp = Qp::new(context(), &mut attr);
+        *cap = attr.cap;
+        qp
     }
 
     fn new(qp_type: u32, cap: &mut IbvQpCap) -> Result<Box<Qp>, c_int> {
-        create(qp_type, cap, false)
+        create(qp_type, cap, None)
     }
 
     /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never takes an
@@ -507,7 +460,7 @@ pub(crate) mod tests {
     #[test]
     fn rings_have_room_for_what_was_asked() {
         let mut cap = ASKED;
-        let mut qp = new(qp_type::RC, &mut cap).ok().unwrap();
+        let qp = new(qp_type::RC, &mut cap).ok().unwrap();
         // A data segment leaves 16 bytes for inline data.
         assert_eq!(cap.max_inline_data, 16);
         let command = qp.command();
@@ -516,37 +469,11 @@ pub(crate) mod tests {
         let offset = command.sq.next_ring().unwrap() as u64;
         assert_eq!(command.rq.addr, command.sq.addr + offset);
 
-        // A kernel that grants what it was asked for.
-        qp.grant(&mut cap);
-        assert_eq!(
-            cap,
-            IbvQpCap {
-                max_inline_data: 16,
-                ..ASKED
-            }
-        );
-        // A kernel that grants more than the rings hold.
-        let much = IbvQpCap {
-            max_send_wr: 1000,
-            max_recv_wr: 1000,
-            max_send_sge: 1000,
-            max_recv_sge: 1000,
-            max_inline_data: 1000,
-        };
-        let mut cap = much;
-        qp.grant(&mut cap);
         let expected = IbvQpCap {
-            max_send_wr: 16,
-            max_recv_wr: 8,
-            max_send_sge: 1,
-            max_recv_sge: 1,
             max_inline_data: 16,
+            ..ASKED
         };
-        assert_eq!(cap, expected);
-        // A kernel that grants nothing.
-        let mut cap = IbvQpCap::default();
-        qp.grant(&mut cap);
-        assert_eq!(cap, expected);
+        assert_eq!(qp.cap(), expected);
     }
 
     #[test]
@@ -602,7 +529,8 @@ pub(crate) mod tests {
             max_recv_wr: u32::MAX,
             ..ASKED
         };
-        let qp = create(qp_type::RC, &mut cap, true).ok().unwrap();
+        let srq = Some(crate::srq::tests::shared());
+        let qp = create(qp_type::RC, &mut cap, srq).ok().unwrap();
         assert_eq!((cap.max_recv_wr, cap.max_recv_sge), (0, 0));
         assert_eq!((qp.command().rq.addr, qp.command().rq.capacity), (0, 0));
         let mut cap = IbvQpCap {

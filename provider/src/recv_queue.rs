@@ -43,34 +43,33 @@ const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 impl RecvQueue {
     /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
     pub(crate) fn new(ring: Ring, limits: RecvLimits) -> Self {
-        let mut queue = Self {
+        let room = ring.stride().saturating_sub(WQE_SIZE);
+        // INVARIANT: reduced to the ring's capacity and to the room in an entry.
+        let limits = RecvLimits {
+            depth: limits.depth.min(ring.capacity()),
+            max_sge: limits.max_sge.min(room.wrapping_div(SGE_SIZE)),
+        };
+        Self {
             ring,
-            limits: RecvLimits::default(),
+            limits,
             published: 0,
             next: 0,
             consumed: 0,
-        };
-        queue.set_limits(limits);
-        queue
+        }
     }
 
     /// Replaces the ring by one that contains the waiting entries, at equal counters. The depth
     /// becomes the new ring's capacity.
     pub(crate) fn replace_ring(&mut self, ring: Ring) {
-        self.ring = ring;
-        self.set_limits(RecvLimits {
-            depth: self.ring.capacity(),
+        let limits = RecvLimits {
+            depth: ring.capacity(),
             ..self.limits
-        });
-    }
-
-    /// Replaces the limits, reduced to what the ring has room for.
-    pub(crate) fn set_limits(&mut self, limits: RecvLimits) {
-        let room = self.ring.stride().saturating_sub(WQE_SIZE);
-        // INVARIANT: reduced to the ring's capacity and to the room in an entry.
-        self.limits = RecvLimits {
-            depth: limits.depth.min(self.ring.capacity()),
-            max_sge: limits.max_sge.min(room.wrapping_div(SGE_SIZE)),
+        };
+        *self = Self {
+            published: self.published,
+            next: self.next,
+            consumed: self.consumed,
+            ..Self::new(ring, limits)
         };
     }
 

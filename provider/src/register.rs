@@ -9,27 +9,22 @@ use crate::ffi::driver::*;
 use crate::ffi::operations::VerbsContextOps;
 use crate::ffi::verbs::IbvDevice;
 use crate::ffi::{command, os, pabi};
-use crate::{ah, cq, mr, mw, object, pd, post, qp, srq, xrcd};
+use crate::{ah, cq, mr, mw, object, pd, post, qp, srq};
 use core::ffi::{c_int, c_void};
-
-struct MatchTable([VerbsMatchEnt; 2]);
-
-// SAFETY: immutable, and its pointers are null.
-unsafe impl Sync for MatchTable {}
 
 /// Matches the devices of the kernel driver rrxe. They are not matched by name, because `rdma dev
 /// set ... name` changes it.
-static MATCH_TABLE: MatchTable = MatchTable([
+static MATCH_TABLE: [VerbsMatchEnt; 2] = [
     VerbsMatchEnt::driver_id(abi::DRIVER_ID),
     VerbsMatchEnt::sentinel(),
-]);
+];
 
 /// Description of the provider for libibverbs, which keeps the address.
 static DEVICE_OPS: VerbsDeviceOps = VerbsDeviceOps {
     name: c"rrxe".as_ptr(),
     match_min_abi_version: abi::ABI_VERSION,
     match_max_abi_version: abi::ABI_VERSION,
-    match_table: MATCH_TABLE.0.as_ptr(),
+    match_table: MATCH_TABLE.as_ptr(),
     static_providers: core::ptr::null(),
     match_device: None,
     alloc_context: Some(alloc_context),
@@ -76,7 +71,7 @@ static OPS: VerbsContextOps = VerbsContextOps {
     modify_qp: Some(qp::modify_qp),
     query_qp: Some(qp::query_qp),
     destroy_qp: Some(qp::destroy_qp),
-    open_xrcd: Some(xrcd::open_xrcd),
+    open_xrcd: Some(pd::open_xrcd),
     close_xrcd: Some(object::close_xrcd),
     open_qp: Some(qp::open_qp),
     create_srq: Some(srq::create_srq),
@@ -143,7 +138,7 @@ mod tests {
 
     #[test]
     fn matches_by_number_only() {
-        let [first, last] = &MATCH_TABLE.0;
+        let [first, last] = &MATCH_TABLE;
         assert_eq!(
             (first.kind, first.driver_id),
             (driver::MATCH_DRIVER_ID, 0x7272_7865)

@@ -15,9 +15,6 @@ use core::ptr::NonNull;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// Alignment of a ring that has pages of its own: the largest page size that the kernel supports.
-const PAGES: usize = 1 << 16;
-
 /// Memory of one or two rings.
 ///
 /// # Invariants
@@ -90,7 +87,7 @@ pub(crate) struct Ring {
     base: NonNull<u8>,
     mask: u32,
     stride: u32,
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
 }
 
 // SAFETY: the memory is owned and the header words are atomic. The protocol above says which side
@@ -110,18 +107,12 @@ impl Ring {
         Ok(unsafe { Self::at(&mapping, 0, spec) })
     }
 
-    /// Allocates two empty rings, the second after the first. If `packed`, they may share a page;
-    /// the kernel must then pin both together.
+    /// Allocates two empty rings in one mapping, which the kernel must pin as a whole.
     ///
     /// Fails with `EINVAL` if a size cannot be expressed, or with `ENOMEM`.
-    pub(crate) fn pair(first: Shape, second: Shape, packed: bool) -> Result<(Self, Self), c_int> {
+    pub(crate) fn pair(first: Shape, second: Shape) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
-        let offset = if packed {
-            first.next_ring()
-        } else {
-            first.size().and_then(|n| n.checked_next_multiple_of(PAGES))
-        };
-        let offset = offset.ok_or(os::EINVAL)?;
+        let offset = first.next_ring().ok_or(os::EINVAL)?;
         let mapping = Mapping::new(offset.checked_add(bytes).ok_or(os::EINVAL)?)?;
         // SAFETY: the mapping has the bytes of the first up to `offset`, a multiple of 64, and from
         // there those of the second.
@@ -146,7 +137,7 @@ impl Ring {
             base: unsafe { mapping.base.add(start) },
             mask: spec.capacity.wrapping_sub(1),
             stride: spec.stride,
-            _mapping: Arc::clone(mapping),
+            mapping: Arc::clone(mapping),
         }
     }
 
@@ -159,11 +150,10 @@ impl Ring {
         }
     }
 
-    /// Returns the address and size in bytes of the memory that the kernel pins for this ring
-    /// alone.
+    /// Returns the address and size in bytes of the memory that the kernel pins for this ring, and
+    /// for the other one of a pair.
     pub(crate) fn pinned(&self) -> (u64, usize) {
-        let spec = self.spec();
-        (spec.addr, spec.size().unwrap_or(0))
+        (self.mapping.base.as_ptr() as u64, self.mapping.bytes)
     }
 
     /// Returns the number of entries.
@@ -279,24 +269,29 @@ mod tests {
     fn two_in_one_mapping() {
         let shape = |entries, stride| Shape { entries, stride };
         let address = |ring: &Ring| ring.spec().addr as usize;
-        let (first, second) = Ring::pair(shape(3, 80), shape(5, 48), true).unwrap();
+        let (first, second) = Ring::pair(shape(3, 80), shape(5, 48)).unwrap();
         assert_eq!((first.capacity(), second.capacity()), (4, 8));
         // 256 + 4 * 80 bytes are 9 cache lines.
         assert_eq!(address(&second) - address(&first), 576);
         assert_eq!(first.spec().next_ring(), Some(576));
+        assert_eq!(first.pinned(), (first.spec().addr, 576 + 256 + 8 * 48));
+        assert_eq!(first.pinned(), second.pinned());
         let last = second.slot(7) as usize;
         drop(first);
         // The memory stays mapped for the other ring.
         // SAFETY: inside the second ring, which is alive and not shared.
         unsafe { core::ptr::write_bytes(last as *mut u8, 1, 48) };
-        let (first, second) = Ring::pair(shape(3, 128), shape(5, 64), false).unwrap();
-        assert_eq!(address(&second) % 4096, 0);
-        assert_eq!(address(&first) % 4096, 0);
         let much = shape(1 << 31, u32::MAX & !15);
-        assert_eq!(
-            Ring::pair(much, shape(u32::MAX, 16), true).err(),
-            Some(EINVAL)
-        );
+        assert_eq!(Ring::pair(much, shape(u32::MAX, 16)).err(), Some(EINVAL));
+    }
+
+    #[test]
+    fn strides_have_room_for_the_data() {
+        assert_eq!(abi::send_stride(1, 0), Some(80));
+        assert_eq!(abi::send_stride(1, 17), Some(96));
+        assert_eq!(abi::send_stride(u32::MAX / 16, 0), None);
+        assert_eq!(abi::recv_stride(2), Some(48));
+        assert_eq!(abi::recv_stride(u32::MAX), None);
     }
 
     #[test]

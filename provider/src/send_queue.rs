@@ -41,7 +41,7 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
 
 /// Limits of a send queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendLimits {
     /// Work requests that may be outstanding, at most the ring's capacity.
     pub(crate) depth: u32,
@@ -96,29 +96,21 @@ impl SendQueue {
     /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for. If
     /// `signal_all`, every work request generates a completion regardless of its flags.
     pub(crate) fn new(ring: Ring, limits: SendLimits, signal_all: bool) -> Self {
-        let mut queue = Self {
-            ring,
-            limits: SendLimits::default(),
-            flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
-            state: Lock::new(State::default()),
-        };
-        queue.set_limits(limits);
-        queue
-    }
-
-    /// Replaces the limits, reduced to what the ring has room for.
-    pub(crate) fn set_limits(&mut self, limits: SendLimits) {
         // An entry has these bytes behind its fixed part.
-        let room = self.ring.stride().saturating_sub(WQE_SIZE);
+        let room = ring.stride().saturating_sub(WQE_SIZE);
+        let max_sge = room.wrapping_div(SGE_SIZE).min(u16::MAX.into());
         // INVARIANT: reduced to the ring's capacity and to the room in an entry.
-        self.limits = SendLimits {
-            depth: limits.depth.min(self.ring.capacity()),
-            max_sge: limits
-                .max_sge
-                .min(room.wrapping_div(SGE_SIZE))
-                .min(u32::from(u16::MAX)),
+        let limits = SendLimits {
+            depth: limits.depth.min(ring.capacity()),
+            max_sge: limits.max_sge.min(max_sge),
             max_inline: limits.max_inline.min(room),
         };
+        Self {
+            ring,
+            limits,
+            flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
+            state: Lock::new(State::default()),
+        }
     }
 
     /// Returns the limits of the queue.

@@ -65,16 +65,14 @@ impl Srq {
         }))
     }
 
-    /// Returns the address and size in bytes of the memory that the kernel pins.
-    fn pinned(&self) -> (u64, usize) {
-        self.queue.lock().ring().pinned()
-    }
-
-    /// Returns the create command's driver part.
-    fn command(&self) -> abi::CreateSrqCmd {
-        abi::CreateSrqCmd {
-            ring: self.queue.lock().ring().spec(),
-        }
+    /// Calls `command`, which creates the kernel's queue, with the specification of the ring.
+    fn create(
+        &self,
+        command: impl FnOnce(abi::RingSpec) -> Result<(), c_int>,
+    ) -> Result<(), c_int> {
+        let queue = self.queue.lock();
+        let created = command(queue.ring().spec());
+        self.context.explained(WHAT, queue.ring().pinned(), created)
     }
 
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel copies the waiting
@@ -85,7 +83,8 @@ impl Srq {
         command: impl FnOnce(abi::RingSpec) -> Result<(), c_int>,
     ) -> Result<(), c_int> {
         let mut queue = self.queue.lock();
-        command(ring.spec())?;
+        let resized = command(ring.spec());
+        self.context.explained(WHAT, ring.pinned(), resized)?;
         queue.replace_ring(ring);
         Ok(())
     }
@@ -96,8 +95,7 @@ pub(crate) extern "C" fn create_srq(pd: Ptr<IbvPd>, init: &mut IbvSrqInitAttr) -
     object::create(|| {
         let mut local = *init;
         let srq = Srq::new(pd.context, &mut local.attr)?;
-        let created = command::create_srq(pd, &srq.verbs, &mut local, srq.command());
-        pd.context.explained(WHAT, srq.pinned(), created)?;
+        srq.create(|ring| command::create_srq(pd, &srq.verbs, &mut local, ring))?;
         init.attr = local.attr;
         Ok(srq)
     })
@@ -120,8 +118,7 @@ pub(crate) extern "C" fn create_srq_ex(
             return Err(EINVAL);
         }
         let mut srq = Srq::new(context, &mut local.attr)?;
-        let created = command::create_srq_ex(context, &srq.verbs, &mut local, srq.command());
-        context.explained(WHAT, srq.pinned(), created)?;
+        srq.create(|ring| command::create_srq_ex(context, &srq.verbs, &mut local, ring))?;
         // libibverbs sets these members only for a basic queue.
         let public = &mut srq.verbs.get_mut().srq;
         public.srq_context = local.srq_context;
@@ -153,11 +150,7 @@ pub(crate) extern "C" fn modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c
         Ok(ring) => ring,
         Err(error) => return error,
     };
-    let pinned = new.pinned();
-    status(srq.resize(new, |ring| {
-        let resized = command::resize_srq(srq, attr, mask, abi::CreateSrqCmd { ring });
-        srq.context.explained(WHAT, pinned, resized)
-    }))
+    status(srq.resize(new, |ring| command::resize_srq(srq, attr, mask, ring)))
 }
 
 /// `ibv_query_srq`.
@@ -187,7 +180,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::context::tests::context;
     use crate::ffi::os::ENOMEM;
@@ -203,6 +196,12 @@ mod tests {
         let srq = Srq::new(context(), &mut attr)?;
         assert_eq!(attr.max_wr, max_wr.next_power_of_two());
         Ok(srq)
+    }
+
+    /// Creates a queue without a device, which lives as long as the test program.
+    pub(crate) fn shared() -> Ptr<IbvSrq> {
+        // SAFETY: the public part is the first member, and the box is never freed.
+        unsafe { Ptr::new(Box::into_raw(srq(1, 1).ok().unwrap()).cast()) }
     }
 
     fn post(srq: &Srq, wr_id: u64, num_sge: c_int) -> c_int {

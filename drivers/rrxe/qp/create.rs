@@ -7,15 +7,14 @@ use super::{
     responder::RecvSide, service, state::State, Qp, QpHandle,
 };
 use crate::{
-    counters::CounterBinding,
     limits,
-    marker::Rrxe,
     ring::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
     },
     transport::local_queue::LocalShare,
     verbs::{cq::Cq, device::DeviceState, mr::BinderId, pd::Pd, quota::Charged},
+    Rrxe,
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},
@@ -31,7 +30,7 @@ use linux_rdma::{
         wr::QpIdentity,
         Device, QpTarget, Udata,
     },
-    sync::{lock_bh, SerialWork, SoftTimer},
+    sync::{lock_bh, RcuArc, SerialWork, SoftTimer},
 };
 use rrxe_core::congestion::NotificationPoint;
 
@@ -226,7 +225,7 @@ impl Qp {
                 signal_all: init.signal_all,
                 cap,
                 device: device.clone(),
-                counters: CounterBinding::none(),
+                counters: RcuArc::empty(),
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),

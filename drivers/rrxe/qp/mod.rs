@@ -41,7 +41,7 @@ mod schedule;
 mod state;
 
 use crate::{
-    counters::{Counter, CounterBinding},
+    counters::{Counter, Counters},
     transport::{local_queue::LocalShare, path::Path, rx_packet::RxPacket, tx::TxBatch},
     verbs::{
         cq::Cq,
@@ -66,7 +66,7 @@ use linux_rdma::{
         wr::QpIdentity,
         QpTarget,
     },
-    sync::{lock_bh, BhLocked, SerialWork, SoftTimer},
+    sync::{lock_bh, BhLocked, RcuArc, SerialWork, SoftTimer},
 };
 use poll::PollRegistration;
 pub(crate) use poll::Poller;
@@ -91,7 +91,7 @@ pub(crate) struct Qp {
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
     /// Bound counters, if its packets do not count in those of the device.
-    pub(crate) counters: CounterBinding,
+    pub(crate) counters: RcuArc<Counters>,
     pd: PdId,
     binder: BinderId,
     target: Arc<QpTarget>,
@@ -367,10 +367,10 @@ impl PendingCompletions {
         match &self.to {
             Some(other) if !Arc::ptr_eq(other, cq) => {
                 // Packets of one batch rarely complete to several queues. `report` notifies the
-                // first queue, a workqueue the others.
+                // first queue, a softirq the others.
                 let result = cq.push(cqe, qp.identity);
                 self.overflow_elsewhere |= result.is_err();
-                Srq::completed(srq.as_arc_borrow(), &result, solicited || cqe.status != 0);
+                Cq::report_later(cq, &result, solicited || cqe.status != 0);
             }
             _ => {
                 self.to = Some(cq.clone());

@@ -6,7 +6,7 @@ use super::{
     responder::{Resource, Responder},
     service, Qp, QpHandle,
 };
-use crate::{limits, marker::Rrxe, transport::path::Path};
+use crate::{limits, transport::path::Path, Rrxe};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     errno::not_supported,

@@ -37,7 +37,7 @@ use kernel::{
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
     rdma::qp::{QpCap, QpState},
-    sync::{arc_borrow_ref, smp_mb},
+    sync::smp_mb,
     time::monotonic_ns,
 };
 use rrxe_core::{
@@ -109,10 +109,10 @@ impl SendSide {
         cap: &QpCap,
         device: Arc<DeviceState>,
     ) -> Result<impl Init<Self>> {
-        let capacity = ring.capacity();
+        let capacity = ring.capacity;
         let consumer = Consumer::new(ring);
         // No thread polls the ring yet: the program must ring the doorbell for each batch.
-        consumer.want_doorbell(true);
+        consumer.ring.want_doorbell(true);
         let mut slots = KVVec::with_capacity(capacity as usize, GFP_KERNEL_ACCOUNT)?;
         for index in 0..capacity {
             let mut slot = SendSlot::default();
@@ -198,7 +198,7 @@ impl SendSide {
         match &self.consumer {
             Some(consumer) if self.moderation.is_streaming() => {
                 consumer
-                    .want_doorbell_after(self.moderation.doorbell_interval(consumer.capacity()));
+                    .want_doorbell_after(self.moderation.doorbell_interval(consumer.ring.capacity));
             }
             Some(_) if was => self.want_doorbell(),
             _ => {}
@@ -222,7 +222,7 @@ impl SendSide {
 
     fn want_doorbell(&self) {
         if let Some(consumer) = &self.consumer {
-            consumer.want_doorbell(true);
+            consumer.ring.want_doorbell(true);
         }
         // Either the program sees the request, or the caller, which polls the ring once more, sees
         // what the program has posted.
@@ -592,7 +592,7 @@ impl RequesterEnv for Env<'_> {
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         if super::service(work.qp.qp_type) == Service::Ud {
             let handles = &work.qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
+            let ah = handles.get(slot.local.ah, work.ctx.rcu);
             let ah = ah.filter(|ah| ah.pd == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info().udp_source_port(work.qp.number, 0);

@@ -139,7 +139,7 @@ impl RecvSide {
         self.long_gso = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
-            consumer.want_doorbell(false);
+            consumer.ring.want_doorbell(false);
         }
     }
 
@@ -196,14 +196,14 @@ impl RecvSide {
         self.with(qp, ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
-                consumer.want_doorbell(true);
+                consumer.ring.want_doorbell(true);
             }
             // Orders the store of the doorbell word before the loads of the ring: a program that
             // posts later rings the doorbell.
             linux_rdma::sync::smp_mb();
             // At most the capacity of the ring: a program that posts as fast as it is flushed rings
             // the doorbell.
-            let max = env.consumer.as_ref().map_or(0, |c| c.capacity());
+            let max = env.consumer.as_ref().map_or(0, |c| c.ring.capacity);
             for _ in 0..max {
                 if env.fetch_recv().is_none() {
                     break;

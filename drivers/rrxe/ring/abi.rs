@@ -9,9 +9,8 @@
 //! # Rings
 //!
 //! A ring is page-aligned memory that the *consumer* (the user program's provider) allocates and
-//! passes to the kernel in the create command. The kernel pins it, so it is charged to the
-//! consumer's `RLIMIT_MEMLOCK`, and it outlives neither the object nor the process. For in-kernel
-//! consumers the driver allocates the same layout itself.
+//! passes to the kernel in the create command. The kernel pins it and charges it to the consumer's
+//! `RLIMIT_MEMLOCK`. For in-kernel consumers the driver allocates the same layout itself.
 //!
 //! A ring is a [`RingHeader`] ([`RING_HEADER_SIZE`] bytes) followed by `capacity` entries of
 //! `stride` bytes each; `capacity` is a power of two, `stride` a multiple of 16. `producer` and
@@ -74,6 +73,8 @@
 //! [`RingHeader::notified`], it calls the kernel (`REQ_NOTIFY_CQ`). The kernel raises the event
 //! unless it has taken the arming meanwhile.
 
+use core::mem::{align_of, offset_of, size_of};
+
 /// The version of rrxe, as in Cargo.toml.
 pub const VERSION_TEXT: &core::ffi::CStr = c"0.1.0";
 /// The version as QUERY_DEVICE reports it (`fw_ver`): major, minor and patch number, 16 bits each.
@@ -92,49 +93,38 @@ pub const DRIVER_ID: u32 = 0x7272_7865;
 pub const MAX_POLL_IDLE_US: u32 = 1_000_000;
 
 /// Bytes from the start of a ring to its first entry.
-pub const RING_HEADER_SIZE: usize = 256;
+pub const RING_HEADER_SIZE: usize = size_of::<RingHeader>();
 
-/// Offset in bytes of [`RingHeader::producer`].
-pub const RING_PRODUCER: usize = 0;
-/// Offset in bytes of [`RingHeader::consumer`].
-pub const RING_CONSUMER: usize = 64;
-/// Offset in bytes of [`RingHeader::doorbell`].
-pub const RING_DOORBELL: usize = 128;
-/// Offset in bytes of [`RingHeader::doorbell_event`].
-pub const RING_DOORBELL_EVENT: usize = 132;
-/// Offset in bytes of [`RingHeader::arm`].
-pub const RING_ARM: usize = 192;
-/// Offset in bytes of [`RingHeader::notified`].
-pub const RING_NOTIFIED: usize = 196;
+/// Offsets in bytes of the words of a [`RingHeader`].
+pub const RING_PRODUCER: usize = offset_of!(RingHeader, producer);
+pub const RING_CONSUMER: usize = offset_of!(RingHeader, consumer);
+pub const RING_DOORBELL: usize = offset_of!(RingHeader, doorbell);
+pub const RING_DOORBELL_EVENT: usize = offset_of!(RingHeader, doorbell_event);
+pub const RING_ARM: usize = offset_of!(RingHeader, arm);
+pub const RING_NOTIFIED: usize = offset_of!(RingHeader, notified);
 
-/// First bytes of each ring. Each word has a cache line of its own, because each has its own
-/// writer.
+/// First bytes of each ring. Words of different writers have cache lines of their own.
 ///
-/// All words are native-endian and accessed only atomically.
-#[derive(Clone, Copy)]
+/// All words are native-endian and accessed only atomically. The padding is zero.
 #[repr(C)]
 pub struct RingHeader {
     /// Entries published so far (wrapping).
     pub producer: u32,
-    /// Not used, zero.
     pub _pad0: [u32; 15],
     /// Entries taken so far (wrapping).
     pub consumer: u32,
-    /// Not used, zero.
     pub _pad1: [u32; 15],
     /// Work queues: not zero if the kernel must be called after publishing.
     pub doorbell: u32,
     /// Send queues with a zero `doorbell`: the value of `producer` from which on the kernel must be
     /// called nevertheless.
     pub doorbell_event: u32,
-    /// Not used, zero.
     pub _pad2: [u32; 14],
     /// Completion queues: [`ARM_ANY`], [`ARM_SOLICITED`] or zero.
     pub arm: u32,
     /// Completion queues: the consumer counter of the last event, if completions waited then.
     /// Initially [`NOT_NOTIFIED`]. Only the kernel writes it.
     pub notified: u32,
-    /// Not used, zero.
     pub _pad3: [u32; 14],
 }
 
@@ -351,7 +341,13 @@ pub struct AllocUcontextResp {
     pub max_sge: u32,
 }
 
-/// Location and size of a ring, in a create command.
+/// Location and size of a ring. Alone it is the driver part of CREATE_CQ, RESIZE_CQ, CREATE_SRQ,
+/// and of MODIFY_SRQ if it resizes. The ring holds at least the entries of the core command.
+///
+/// The consumer counter of a shared receive queue counts the entries that were taken. Their slots
+/// may be used again, although the work requests have not completed. The queue never asks for a
+/// doorbell. MODIFY_SRQ copies the waiting entries to the new ring and keeps the counters: entry
+/// `i` is still entry `i`. The user program must not publish meanwhile.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct RingSpec {
@@ -361,36 +357,23 @@ pub struct RingSpec {
     pub addr: u64,
     /// Entries; a power of two.
     pub capacity: u32,
-    /// Bytes of an entry; a multiple of 16, at least 64 (send, completion) or 16 (receive).
+    /// Bytes of an entry; a multiple of 16, at least 64 (send) or 16 (receive), or the size of
+    /// [`Cqe`].
     pub stride: u32,
 }
 
 impl RingSpec {
     /// Returns the size of the whole ring in bytes, header included; `None` on overflow.
-    pub const fn size(&self) -> Option<usize> {
-        match (self.capacity as usize).checked_mul(self.stride as usize) {
-            Some(n) => n.checked_add(RING_HEADER_SIZE),
-            None => None,
-        }
+    pub fn size(&self) -> Option<usize> {
+        let entries = (self.capacity as usize).checked_mul(self.stride as usize)?;
+        entries.checked_add(RING_HEADER_SIZE)
     }
 
     /// Returns the distance in bytes from the start of this ring to the start of the ring after it:
     /// a multiple of 64, so that no two rings share a cache line. `None` on overflow.
-    pub const fn next_ring(&self) -> Option<usize> {
-        match self.size() {
-            Some(size) => size.checked_next_multiple_of(64),
-            None => None,
-        }
+    pub fn next_ring(&self) -> Option<usize> {
+        self.size()?.checked_next_multiple_of(64)
     }
-}
-
-/// Driver part of CREATE_CQ (and of RESIZE_CQ). The ring holds at least the `cqe` entries of the
-/// core command.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct CreateCqCmd {
-    /// The completion ring; its stride is the size of [`Cqe`].
-    pub ring: RingSpec,
 }
 
 /// Driver part of CREATE_QP. The rings must be at least as large as the `cap` of the core command.
@@ -405,20 +388,6 @@ pub struct CreateQpCmd {
     pub rq: RingSpec,
 }
 
-/// Driver part of CREATE_SRQ, and of MODIFY_SRQ if it resizes. The ring holds at least the `max_wr`
-/// entries of the core command.
-///
-/// The consumer counter of a shared receive queue counts the entries that were taken. Their slots
-/// may be used again, although the work requests have not completed. The queue never asks for a
-/// doorbell. MODIFY_SRQ copies the waiting entries to the new ring and keeps the counters: entry
-/// `i` is still entry `i`. The user program must not publish meanwhile.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct CreateSrqCmd {
-    /// The ring; its stride is that of a receive ring.
-    pub ring: RingSpec,
-}
-
 /// Driver part of the response to CREATE_AH.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -431,40 +400,22 @@ pub struct CreateAhResp {
 
 /// Returns the smallest stride, in bytes, of a send ring for work requests of `max_sge` segments or
 /// `max_inline` bytes. `None` on overflow.
-pub const fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
-    let segments = match max_sge.checked_mul(16) {
-        Some(n) => n,
-        None => return None,
-    };
-    let payload = if segments > max_inline {
-        segments
-    } else {
-        max_inline
-    };
-    match payload.checked_add(64) {
-        Some(n) => n.checked_next_multiple_of(16),
-        None => None,
-    }
+pub fn send_stride(max_sge: u32, max_inline: u32) -> Option<u32> {
+    let payload = max_sge.checked_mul(16)?.max(max_inline);
+    payload.checked_add(64)?.checked_next_multiple_of(16)
 }
 
 /// Returns the smallest stride, in bytes, of a receive ring for work requests of `max_sge`
 /// segments. `None` on overflow.
-pub const fn recv_stride(max_sge: u32) -> Option<u32> {
-    match max_sge.checked_mul(16) {
-        Some(n) => n.checked_add(16),
-        None => None,
-    }
+pub fn recv_stride(max_sge: u32) -> Option<u32> {
+    max_sge.checked_mul(16)?.checked_add(16)
 }
 
 const _: () = {
-    use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<RingHeader>() == RING_HEADER_SIZE);
-    assert!(offset_of!(RingHeader, producer) == RING_PRODUCER);
-    assert!(offset_of!(RingHeader, consumer) == RING_CONSUMER);
-    assert!(offset_of!(RingHeader, doorbell) == RING_DOORBELL);
-    assert!(offset_of!(RingHeader, doorbell_event) == RING_DOORBELL_EVENT);
-    assert!(offset_of!(RingHeader, arm) == RING_ARM);
-    assert!(offset_of!(RingHeader, notified) == RING_NOTIFIED);
+    assert!(RING_HEADER_SIZE == 256);
+    assert!(RING_PRODUCER == 0 && RING_CONSUMER == 64);
+    assert!(RING_DOORBELL == 128 && RING_DOORBELL_EVENT == 132);
+    assert!(RING_ARM == 192 && RING_NOTIFIED == 196);
     assert!(size_of::<WqeOp>() == 32);
     assert!(size_of::<SendWqe>() == 64);
     assert!(align_of::<SendWqe>() == 8);
@@ -474,11 +425,6 @@ const _: () = {
     assert!(size_of::<AllocUcontextCmd>() == 8);
     assert!(size_of::<AllocUcontextResp>() == 16);
     assert!(size_of::<RingSpec>() == 16);
-    assert!(size_of::<CreateCqCmd>() == 16);
     assert!(size_of::<CreateQpCmd>() == 32);
-    assert!(size_of::<CreateSrqCmd>() == 16);
     assert!(size_of::<CreateAhResp>() == 8);
-    assert!(matches!(send_stride(1, 0), Some(80)));
-    assert!(matches!(send_stride(1, 17), Some(96)));
-    assert!(matches!(recv_stride(2), Some(48)));
 };

@@ -8,16 +8,45 @@
     reason = "shared with the provider, which uses the rest"
 )]
 pub(crate) mod abi;
-mod plain_data;
 pub(crate) mod wqe;
 
-use crate::limits;
+use crate::{limits, Rrxe};
 use abi::{
     CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT, RING_HEADER_SIZE,
     RING_PRODUCER,
 };
-use kernel::{prelude::*, sync::Arc, transmute::FromBytes};
+use core::mem::size_of;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    transmute::{AsBytes, FromBytes},
+};
 use linux_rdma::rdma::{memory::SharedMemory, qp::QpCap, wr::DataSegment, Device};
+
+/// Marks the structs of the user ABI as plain data, which may be copied from and to user space.
+macro_rules! plain_data {
+    ($($ty:ident),* $(,)?) => {
+        $(
+            // SAFETY: A `repr(C)` struct of integers: any byte pattern is a valid value.
+            unsafe impl FromBytes for abi::$ty {}
+            // SAFETY: A `repr(C)` struct of integers without padding: abi.rs asserts its size,
+            // which is the sum of its fields' sizes.
+            unsafe impl AsBytes for abi::$ty {}
+        )*
+    };
+}
+
+plain_data!(
+    SendWqe,
+    RecvWqe,
+    Sge,
+    Cqe,
+    AllocUcontextCmd,
+    AllocUcontextResp,
+    RingSpec,
+    CreateQpCmd,
+    CreateAhResp,
+);
 
 /// The memory and the shape of a ring.
 #[derive(Clone)]
@@ -25,15 +54,16 @@ pub(crate) struct Ring {
     memory: Arc<SharedMemory>,
     /// Offset of its header in the memory.
     start: usize,
-    capacity: u32,
+    /// Entries; a power of two.
+    pub(crate) capacity: u32,
     stride: u32,
 }
 
 impl Ring {
     /// Pins the ring of a user program, if it has one. Returns `EINVAL` if the ring is too small
     /// for `entries` entries of `min_stride` bytes, or if its shape violates the ABI.
-    pub(crate) fn from_user<D: linux_rdma::rdma::Driver>(
-        device: &Device<D>,
+    pub(crate) fn from_user(
+        device: &Device<Rrxe>,
         spec: &RingSpec,
         entries: u32,
         min_stride: u32,
@@ -49,8 +79,8 @@ impl Ring {
 
     /// Pins the send and the receive ring of a queue pair; only once, if they are in one piece of
     /// memory. Returns `EINVAL` under the conditions of [`Ring::from_user`].
-    pub(crate) fn pair_from_user<D: linux_rdma::rdma::Driver>(
-        device: &Device<D>,
+    pub(crate) fn pair_from_user(
+        device: &Device<Rrxe>,
         cmd: &CreateQpCmd,
         cap: &QpCap,
         min_send: u32,
@@ -112,11 +142,6 @@ impl Ring {
         Ok(Self::at(Arc::new(memory, GFP_KERNEL_ACCOUNT)?, 0, &spec))
     }
 
-    /// Returns the number of entries that the ring can hold.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.capacity
-    }
-
     /// Returns the producer counter as the producer has published it.
     #[inline]
     pub(crate) fn producer(&self) -> u32 {
@@ -128,19 +153,18 @@ impl Ring {
         self.store_release(RING_DOORBELL, wanted.into());
     }
 
-    /// Reads a word of the header, with acquire semantics.
     #[inline]
     fn load_acquire(&self, word: usize) -> u32 {
         self.memory.load_acquire(self.start.wrapping_add(word))
     }
 
-    /// Writes a word of the header, with release semantics.
     #[inline]
     fn store_release(&self, word: usize, value: u32) {
         let word = self.start.wrapping_add(word);
         self.memory.store_release(word, value);
     }
 
+    /// Returns the offset of the entry at a counter in the memory.
     fn offset(&self, counter: u32) -> usize {
         // The capacity is a power of two, and the size of the whole was computed without overflow.
         let slot = counter & self.capacity.wrapping_sub(1);
@@ -150,40 +174,16 @@ impl Ring {
             .wrapping_add(self.start)
     }
 
-    /// Copies out the entry at a counter.
-    #[inline]
-    fn entry<T: FromBytes + Copy>(&self, counter: u32) -> Result<T> {
-        self.memory.read(self.offset(counter))
-    }
-
-    /// Copies out the data segments that follow the first `head` bytes of an entry.
-    #[inline]
-    fn segments(&self, counter: u32, head: usize, to: &mut [abi::Sge]) -> Result {
-        let mut offset = self.offset(counter).wrapping_add(head);
-        for segment in to {
-            *segment = self.memory.read(offset)?;
-            offset = offset.wrapping_add(core::mem::size_of::<abi::Sge>());
-        }
-        Ok(())
-    }
-}
-
-impl Ring {
     /// Copies entries of another ring to the same counters of this one.
     pub(crate) fn copy_entries(&self, from: &Ring, first: u32, count: u32) -> Result {
-        let bytes = self.stride.min(from.stride) as usize;
-        let mut buffer = [0; 128];
+        // Strides are multiples of 16.
+        let stride = self.stride.min(from.stride) as usize;
         for i in 0..count {
             let counter = first.wrapping_add(i);
-            let mut done = 0usize;
-            while done < bytes {
-                let n = bytes.wrapping_sub(done).min(buffer.len());
-                let piece = buffer.get_mut(..n).ok_or(EINVAL)?;
-                from.memory
-                    .read_bytes(from.offset(counter).wrapping_add(done), piece)?;
-                self.memory
-                    .write_bytes(self.offset(counter).wrapping_add(done), piece)?;
-                done = done.wrapping_add(n);
+            let (source, to) = (from.offset(counter), self.offset(counter));
+            for at in (0..stride).step_by(16) {
+                let piece: [u64; 2] = from.memory.read(source.wrapping_add(at))?;
+                self.memory.write(to.wrapping_add(at), &piece)?;
             }
         }
         Ok(())
@@ -192,9 +192,8 @@ impl Ring {
 
 /// The consuming side of a work queue.
 pub(crate) struct Consumer {
-    ring: Ring,
-    /// Entries taken so far. This is the kernel's own copy: the counter in the ring is only for the
-    /// producer to read.
+    pub(crate) ring: Ring,
+    /// Entries taken so far. The kernel never reads its counter in the ring.
     taken: u32,
     /// Entries whose work requests have completed: their slots may be used again.
     retired: u32,
@@ -219,7 +218,7 @@ impl Consumer {
         if self.broken {
             return Ok(0);
         }
-        let producer = self.ring.load_acquire(RING_PRODUCER);
+        let producer = self.ring.producer();
         let waiting = producer.wrapping_sub(self.taken);
         let in_use = producer.wrapping_sub(self.retired);
         if waiting > self.ring.capacity || in_use > self.ring.capacity {
@@ -234,16 +233,6 @@ impl Consumer {
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         !self.broken && self.ring.producer() != self.taken
-    }
-
-    /// Returns the number of entries that the ring can hold.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.ring.capacity
-    }
-
-    /// Returns the ring.
-    pub(crate) fn ring(&self) -> &Ring {
-        &self.ring
     }
 
     /// Returns the counter of the next entry, and the number of entries that can be taken. Returns
@@ -268,7 +257,7 @@ impl Consumer {
     /// Reads the next entry.
     #[inline]
     pub(crate) fn next<T: FromBytes + Copy>(&self) -> Result<T> {
-        self.ring.entry(self.taken)
+        self.ring.memory.read(self.ring.offset(self.taken))
     }
 
     /// Reads the data segments that follow the first `head` bytes of the next entry.
@@ -277,7 +266,12 @@ impl Consumer {
         if head.wrapping_add(to.len().wrapping_mul(16)) > self.ring.stride as usize {
             return Err(EINVAL);
         }
-        self.ring.segments(self.taken, head, to)
+        let mut offset = self.ring.offset(self.taken).wrapping_add(head);
+        for segment in to {
+            *segment = self.ring.memory.read(offset)?;
+            offset = offset.wrapping_add(size_of::<abi::Sge>());
+        }
+        Ok(())
     }
 
     /// Reads the bytes that follow the first `head` bytes of the next entry.
@@ -286,9 +280,8 @@ impl Consumer {
         if head.wrapping_add(to.len()) > self.ring.stride as usize {
             return Err(EINVAL);
         }
-        self.ring
-            .memory
-            .read_bytes(self.ring.offset(self.taken).wrapping_add(head), to)
+        let offset = self.ring.offset(self.taken).wrapping_add(head);
+        self.ring.memory.read_bytes(offset, to)
     }
 
     /// Advances past the next entry after it was copied out.
@@ -311,24 +304,18 @@ impl Consumer {
 
     /// Discards the entries of the ring (Reset state).
     pub(crate) fn discard(&mut self) {
-        self.taken = self.ring.load_acquire(RING_PRODUCER);
+        self.taken = self.ring.producer();
         self.retired = self.taken;
         self.broken = false;
         self.publish();
     }
 
-    /// Tells the producer whether to call the kernel after publishing.
-    pub(crate) fn want_doorbell(&self, wanted: bool) {
-        self.ring.want_doorbell(wanted);
-    }
-
     /// Tells the producer to call the kernel only after it has published `more` further entries.
     pub(crate) fn want_doorbell_after(&self, more: u32) {
         // The counter needs no check: only the producer uses the result.
-        let producer = self.ring.load_acquire(RING_PRODUCER);
-        let event = producer.wrapping_add(more);
+        let event = self.ring.producer().wrapping_add(more);
         self.ring.store_release(RING_DOORBELL_EVENT, event);
-        self.ring.store_release(RING_DOORBELL, 0);
+        self.ring.want_doorbell(false);
     }
 }
 
@@ -345,7 +332,7 @@ impl Producer {
 
     /// Writes an entry with its data segments or inline data, and publishes it. Returns `ENOMEM` if
     /// the ring is full, `EINVAL` if the entry does not fit.
-    pub(crate) fn push<T: kernel::transmute::AsBytes + Copy>(
+    pub(crate) fn push<T: AsBytes + Copy>(
         &mut self,
         entry: &T,
         segments: impl Iterator<Item = DataSegment>,
@@ -357,7 +344,7 @@ impl Producer {
         }
         let start = self.ring.offset(self.produced);
         let end = start.wrapping_add(self.ring.stride as usize);
-        let mut at = start.wrapping_add(core::mem::size_of::<T>());
+        let mut at = start.wrapping_add(size_of::<T>());
         self.ring.memory.write(start, entry)?;
         for s in segments {
             let sge = abi::Sge {
@@ -365,11 +352,12 @@ impl Producer {
                 length: s.length,
                 lkey: s.lkey,
             };
-            if at.wrapping_add(core::mem::size_of::<abi::Sge>()) > end {
+            let next = at.wrapping_add(size_of::<abi::Sge>());
+            if next > end {
                 return Err(EINVAL);
             }
             self.ring.memory.write(at, &sge)?;
-            at = at.wrapping_add(core::mem::size_of::<abi::Sge>());
+            at = next;
         }
         if at.wrapping_add(inline.len()) > end {
             return Err(EINVAL);

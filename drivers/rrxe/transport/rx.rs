@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    marker::Rrxe,
     qp::{Qp, RxBatch},
     tables::Tables,
     verbs::{device::DeviceState, multicast},
+    Rrxe,
 };
 use kernel::{
     prelude::*,
@@ -180,10 +180,10 @@ impl Receiver {
         let mut taken = false;
         if let Some(device) = device {
             let groups = &device.data().multicast;
-            groups.for_each_member(&skb.destination(), rcu, |qp| {
+            for qp in groups.members_of(&skb.destination(), rcu) {
                 taken = true;
                 Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
-            });
+            }
         }
         taken
     }

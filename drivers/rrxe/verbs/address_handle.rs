@@ -6,9 +6,38 @@ use super::{
     device::DeviceState,
     pd::{Pd, PdId},
 };
-use crate::{ring::abi::CreateAhResp, tables::Tables, transport::path::Path};
-use kernel::{prelude::*, sync::Arc};
-use linux_rdma::rdma::{AddressInfo, Udata};
+use crate::{limits, ring::abi::CreateAhResp, tables::Tables, transport::path::Path};
+use kernel::{
+    prelude::*,
+    sync::{rcu, Arc},
+};
+use linux_rdma::{
+    rdma::{AddressInfo, Udata},
+    sync::{IndexPool, RcuTable},
+};
+
+/// Address handles by number. Only the owning process sees the numbers.
+#[pin_data]
+pub(crate) struct AddressTable {
+    #[pin]
+    pool: IndexPool,
+    table: RcuTable<AddressHandle>,
+}
+
+impl AddressTable {
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            pool <- IndexPool::new(),
+            table: RcuTable::new()?,
+        })
+    }
+
+    /// Returns the handle with this number.
+    #[inline]
+    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a AddressHandle> {
+        self.table.get_ref(number, rcu)
+    }
+}
 
 /// An address handle.
 #[pin_data]
@@ -36,35 +65,42 @@ impl AddressHandle {
         } else {
             GFP_ATOMIC
         };
-        let tables = &device.tables;
-        let ah = tables.addresses.insert(flags, |number| {
-            Arc::pin_init(
-                try_pin_init!(Self {
-                    tables: tables.clone(),
-                    number,
-                    pd: pd.id,
-                    path <- Path::new(info),
-                }),
-                flags,
-            )
-        })?;
+        let addresses = &device.tables.addresses;
+        let number = addresses.pool.alloc(1..=limits::MAX_AH, flags)?;
+        let ah = Arc::pin_init(
+            try_pin_init!(Self {
+                tables: device.tables.clone(),
+                number,
+                pd: pd.id,
+                path <- Path::new(info),
+            }),
+            flags,
+        )
+        .and_then(|ah| {
+            addresses
+                .table
+                .insert(number, ah.clone(), flags)
+                .map(|()| ah)
+        })
+        .inspect_err(|_| addresses.pool.free(number))?;
         if let Some(udata) = udata {
-            let answer = udata.expect_no_input().and_then(|()| {
-                udata.write(&CreateAhResp {
-                    ah: ah.number,
-                    reserved: 0,
-                })
-            });
-            if let Err(e) = answer {
-                ah.destroy();
-                return Err(e);
-            }
+            let resp = CreateAhResp {
+                ah: number,
+                reserved: 0,
+            };
+            udata
+                .expect_no_input()
+                .and_then(|()| udata.write(&resp))
+                .inspect_err(|_| ah.destroy())?;
         }
         Ok(ah)
     }
 
-    /// DESTROY_AH.
+    /// DESTROY_AH: hides the handle from work requests, and frees its number.
     pub(crate) fn destroy(&self) {
-        self.tables.addresses.remove(self.number);
+        let addresses = &self.tables.addresses;
+        if addresses.table.remove(self.number).is_some() {
+            addresses.pool.free(self.number);
+        }
     }
 }

@@ -8,11 +8,13 @@
 //! its completion handler takes, so the handler must not run from that call. Nor may it run
 //! concurrently with itself (Documentation/infiniband/core_locking.rst).
 
-use crate::limits;
-use crate::marker::Rrxe;
-use crate::ring::abi::{
-    self, Cqe, CreateCqCmd, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-    NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
+use crate::{
+    limits,
+    ring::abi::{
+        self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+        NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
+    },
+    Rrxe,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -44,7 +46,7 @@ pub(crate) struct Cq {
     target: Option<Arc<CqTarget>>,
     /// The consumer is in the kernel.
     is_kernel: bool,
-    /// Notifies a kernel consumer: [`COMPLETIONS`], [`LOST`].
+    /// Notifies the consumer in a softirq: [`COMPLETIONS`], [`LOST`].
     #[pin]
     notification: SerialWork<Cq>,
 }
@@ -100,19 +102,6 @@ fn entry(counter: u32, capacity: u32) -> usize {
         .wrapping_add(RING_HEADER_SIZE)
 }
 
-/// Copies the entries at the given distances from `first` to another ring, which starts at 0.
-fn copy_entries(
-    (from, from_capacity, first): (&SharedMemory, u32, u32),
-    (to, capacity): (&SharedMemory, u32),
-    which: core::ops::Range<u32>,
-) -> Result {
-    for i in which {
-        let cqe: Cqe = from.read(entry(first.wrapping_add(i), from_capacity))?;
-        to.write(entry(i, capacity), &cqe)?;
-    }
-    Ok(())
-}
-
 impl CqRing {
     /// Returns the number of entries between the consumer and the producer.
     fn used(&self) -> u32 {
@@ -132,12 +121,8 @@ impl CqRing {
         let next = self.producer.wrapping_add(1);
         match &mut self.storage {
             Storage::User(memory) => {
-                if memory
-                    .write(entry(self.producer, self.capacity), cqe)
-                    .is_err()
-                {
-                    return Err(Overflow);
-                }
+                let offset = entry(self.producer, self.capacity);
+                memory.write(offset, cqe).map_err(|_| Overflow)?;
                 memory.store_release(RING_PRODUCER, next);
             }
             Storage::Kernel(entries) => {
@@ -293,7 +278,7 @@ impl Cq {
         cqe: u32,
         udata: &mut Udata<'_>,
     ) -> Result<(Arc<SharedMemory>, u32)> {
-        let spec = udata.read::<CreateCqCmd>()?.ring;
+        let spec: RingSpec = udata.read()?;
         if !spec.capacity.is_power_of_two()
             || spec.capacity < cqe
             || spec.capacity > limits::MAX_CQE.wrapping_add(1)
@@ -335,37 +320,32 @@ impl Cq {
             (from.clone(), first, ring.capacity)
         };
         let mut moved = 0;
-        let old = loop {
-            let waiting = {
-                let mut ring = lock_irqsave(&self.ring);
-                let used = ring.producer.wrapping_sub(first);
-                if used > old_capacity || used > capacity {
-                    return Err(EINVAL);
-                }
-                if used.wrapping_sub(moved) <= MAX_LOCKED_COPY {
-                    copy_entries((&*from, old_capacity, first), (&*to, capacity), moved..used)?;
-                    let armed = from.exchange(RING_ARM, 0);
-                    to.exchange(RING_ARM, armed);
-                    to.store_release(RING_PRODUCER, used);
-                    let notified = ring.notified.wrapping_sub(first);
-                    ring.producer = used;
-                    ring.capacity = capacity;
-                    let old = core::mem::replace(&mut ring.storage, Storage::User(to));
-                    ring.set_notified(notified);
-                    break old;
-                }
-                used
+        // Both rings are dropped without the lock, because unpinning may sleep.
+        loop {
+            let ring = lock_irqsave(&self.ring);
+            let used = ring.producer.wrapping_sub(first);
+            if used > old_capacity || used > capacity {
+                return Err(EINVAL);
+            }
+            let locked = (used.wrapping_sub(moved) <= MAX_LOCKED_COPY).then_some(ring);
+            for i in moved..used {
+                let cqe: Cqe = from.read(entry(first.wrapping_add(i), old_capacity))?;
+                to.write(entry(i, capacity), &cqe)?;
+            }
+            moved = used;
+            let Some(mut ring) = locked else {
+                continue;
             };
-            copy_entries(
-                (&*from, old_capacity, first),
-                (&*to, capacity),
-                moved..waiting,
-            )?;
-            moved = waiting;
-        };
-        // Unpinning may sleep.
-        drop((old, from));
-        Ok(capacity)
+            let armed = from.exchange(RING_ARM, 0);
+            to.exchange(RING_ARM, armed);
+            to.store_release(RING_PRODUCER, used);
+            let notified = ring.notified.wrapping_sub(first);
+            ring.producer = used;
+            ring.capacity = capacity;
+            ring.storage = Storage::User(to);
+            ring.set_notified(notified);
+            return Ok(capacity);
+        }
     }
 
     /// DESTROY_CQ.
@@ -401,6 +381,19 @@ impl Cq {
         if !reported {
             Self::notify_consumer(this, LOST);
         }
+    }
+
+    /// Reports the result of a push as [`Cq::notify`] and [`Cq::report_overflow`] do, from any
+    /// context: a softirq notifies the consumer.
+    pub(crate) fn report_later(this: &Arc<Self>, result: &Result<(), Overflow>, solicited: bool) {
+        let mut ring = lock_irqsave(&this.ring);
+        let what = match result {
+            Ok(()) if ring.disarm(solicited) => COMPLETIONS,
+            Err(Overflow) if !core::mem::replace(&mut ring.overflow_reported, true) => LOST,
+            _ => return,
+        };
+        drop(ring);
+        SerialWork::<Self>::queue(this.as_arc_borrow(), what);
     }
 
     fn notify_consumer(this: &Arc<Self>, what: u32) {

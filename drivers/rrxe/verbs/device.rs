@@ -47,8 +47,8 @@ pub(crate) struct DeviceState {
     gsi: SpinLock<Option<Arc<Qp>>>,
     #[pin]
     pub(crate) multicast: Groups,
-    bad_pkeys: Atomic<u32>,
-    bad_qkeys: Atomic<u32>,
+    bad_pkeys: Atomic<u64>,
+    bad_qkeys: Atomic<u64>,
     /// Bytes of out-of-order packets that the queue pairs buffer.
     reorder_bytes: Atomic<usize>,
     /// The device's packets that are queued on this host.
@@ -57,27 +57,13 @@ pub(crate) struct DeviceState {
     pub(crate) deliveries: Nesting,
 }
 
-/// Adds `more`, up to 0xffff (IBA 10.9, A-28).
-fn count_up(counter: &Atomic<u32>, more: u32) {
-    let mut now = counter.load(Relaxed);
-    while now < 0xffff {
-        match counter.cmpxchg(now, now.saturating_add(more).min(0xffff), Relaxed) {
-            Ok(_) => break,
-            Err(other) => now = other,
-        }
-    }
-}
-
 /// Returns the node GUID of a device: the EUI-64 of the Ethernet address, as the stack makes
 /// interface identifiers (RFC 4291, appendix A), or a random one if there is no such address.
 fn guid(netdev: &NetDevice) -> [u8; 8] {
     let [a, b, c, d, e, f] = netdev.ethernet_address().unwrap_or_else(|| {
-        let mut address = [0; 6];
-        random::fill(&mut address);
-        let [first, ..] = &mut address;
+        let [a, b, c, d, e, f] = random::bytes();
         // Unicast, locally administered (IEEE 802).
-        *first = *first & !1 | 2;
-        address
+        [a & !1 | 2, b, c, d, e, f]
     });
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
@@ -88,28 +74,23 @@ impl DeviceState {
         netdev: &NetDevice,
         sockets: SocketShare,
     ) -> Result<Arc<Self>> {
-        let guid = guid(netdev);
-        let memberships = state.tables.quotas.memberships.clone();
-        let counters = Counters::new()?;
-        let deliveries = Nesting::new()?;
-        let local_queue = LocalQueue::new()?;
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 config: state.config.clone(),
                 tables: state.tables.clone(),
                 netdev: netdev.into(),
-                guid,
-                counters,
+                guid: guid(netdev),
+                counters: Counters::new()?,
                 counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
                 gsi <- new_spinlock!(None, "rrxe_device_gsi"),
-                multicast <- Groups::new(memberships),
+                multicast <- Groups::new(state.tables.quotas.memberships.clone()),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 reorder_bytes: Atomic::new(0),
-                local_queue,
-                deliveries,
-            }),
+                local_queue: LocalQueue::new()?,
+                deliveries: Nesting::new()?,
+            }? Error),
             GFP_KERNEL,
         )
     }
@@ -128,29 +109,27 @@ impl DeviceState {
         }
     }
 
-    /// Releases the namespace's sockets. No packet is received after that.
+    /// Releases the namespace's sockets. Waits for packets in flight: none is received after that.
     pub(crate) fn release_sockets(&self) {
         let sockets = self.sockets.lock().take();
-        // Closing waits for packets in flight.
         drop(sockets);
     }
 
     /// Cleans up after ib_core has released the device.
     pub(crate) fn forget(&self) {
+        self.release_sockets();
         let _ = self.set_gsi(None);
         self.local_queue.close();
     }
 
     /// Makes a queue pair QP1, or clears QP1. Returns `EBUSY` if there is one already.
-    pub(crate) fn set_gsi(&self, qp: Option<Arc<Qp>>) -> Result {
-        let old = {
-            let mut gsi = lock_bh(&self.gsi);
-            if qp.is_some() && gsi.is_some() {
-                return Err(EBUSY);
-            }
-            core::mem::replace(&mut *gsi, qp)
-        };
-        drop(old);
+    pub(crate) fn set_gsi(&self, mut qp: Option<Arc<Qp>>) -> Result {
+        let mut gsi = lock_bh(&self.gsi);
+        if qp.is_some() && gsi.is_some() {
+            return Err(EBUSY);
+        }
+        // The old queue pair is dropped without the lock.
+        core::mem::swap(&mut *gsi, &mut qp);
         Ok(())
     }
 
@@ -161,16 +140,17 @@ impl DeviceState {
 
     /// Counts packets whose P_Key did not match.
     pub(crate) fn count_bad_pkeys(&self, packets: u32) {
-        count_up(&self.bad_pkeys, packets);
+        self.bad_pkeys.add(packets.into(), Relaxed);
     }
 
     /// Counts a datagram whose Q_Key did not match.
     pub(crate) fn count_bad_qkey(&self) {
-        count_up(&self.bad_qkeys, 1);
+        self.bad_qkeys.add(1, Relaxed);
     }
 
-    /// Returns the P_Key and Q_Key violations so far.
+    /// Returns the P_Key and Q_Key violations so far, 0xffff at most (IBA 10.9, A-28).
     pub(crate) fn violations(&self) -> (u32, u32) {
-        (self.bad_pkeys.load(Relaxed), self.bad_qkeys.load(Relaxed))
+        let read = |counter: &Atomic<u64>| counter.load(Relaxed).min(0xffff) as u32;
+        (read(&self.bad_pkeys), read(&self.bad_qkeys))
     }
 }

@@ -6,7 +6,7 @@
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use super::device::DeviceState;
-use crate::{limits::ROCE_UDP_PORT, marker::Rrxe, module_state, transport::sockets::Sockets};
+use crate::{limits::ROCE_UDP_PORT, module_state, transport::sockets::Sockets, Rrxe};
 use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
     cpu,
@@ -29,38 +29,29 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     let dev = netdev.name();
     if netdev.is_vlan() {
         pr_err!(
-            "{}: is a VLAN; add the link on the device below it, whose GID table has the VLAN's addresses\n",
-            dev
+            "{dev}: is a VLAN; add the link on the device below it, whose GID table has the VLAN's addresses\n"
         );
         return Err(EPERM);
     }
     if netdev.is_loopback() || !netdev.carries_ip() {
         pr_err!(
-            "{}: add the link on an Ethernet device or an IP tunnel, also for traffic within this host\n",
-            dev
+            "{dev}: add the link on an Ethernet device or an IP tunnel, also for traffic within this host\n"
         );
         return Err(not_supported());
     }
     if by_netdev::<Rrxe>(netdev).is_some() {
-        pr_err!(
-            "{}: has a link already (rdma link shows it); delete that first, or use it\n",
-            dev
-        );
+        pr_err!("{dev}: has a link already (rdma link shows it); delete that first, or use it\n");
         return Err(EEXIST);
     }
     let state = module_state().ok_or(ENODEV)?;
     let share = Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
         if is_address_in_use(e) {
             pr_err!(
-                "{}: UDP port {} is taken in this network namespace, probably by rdma_rxe; delete its links (rdma link delete), or use another namespace\n",
-                dev,
-                ROCE_UDP_PORT
+                "{dev}: UDP port {ROCE_UDP_PORT} is taken in this network namespace, probably by rdma_rxe; delete its links (rdma link delete), or use another namespace\n"
             );
         } else {
             pr_err!(
-                "{}: can't open UDP port {} in this network namespace: error {}\n",
-                dev,
-                ROCE_UDP_PORT,
+                "{dev}: can't open UDP port {ROCE_UDP_PORT} in this network namespace: error {}\n",
                 e.to_errno()
             );
         }
@@ -77,21 +68,14 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     )
     .and_then(|device| device.register(name))
     .inspect_err(|&e| {
-        if e == EEXIST || e.to_errno() == -23 {
-            pr_err!(
-                "{}: a device named {} exists already; choose another name\n",
-                dev,
-                name
-            );
+        if e == EEXIST || e == ENFILE {
+            pr_err!("{dev}: a device named {name} exists already; choose another name\n");
         } else {
-            pr_err!(
-                "{}: ib_core refuses the device: error {}\n",
-                dev,
-                e.to_errno()
-            );
+            let errno = e.to_errno();
+            pr_err!("{dev}: ib_core refuses the device: error {errno}\n");
         }
     })?;
-    pr_info!("{}: added on {}\n", name, dev);
+    pr_info!("{name}: added on {dev}\n");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::quota::{Payer, Quota};
 use crate::{limits, qp::Qp};
 use kernel::{
     prelude::*,
+    static_lock_class,
     sync::{rcu, Arc},
 };
 use linux_rdma::{
@@ -47,20 +48,12 @@ pub(crate) struct Groups {
 impl Groups {
     /// Returns an empty set of groups. Memberships count towards `quota`.
     pub(crate) fn new(quota: Arc<Quota>) -> impl PinInit<Self> {
-        let mut key = [0; 8];
-        random::fill(&mut key);
         pin_init!(Self {
             // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
             // callbacks. By then no device exists, and members have left.
-            members <- unsafe {
-                RcuLists::new(
-                    (),
-                    c"rrxe_multicast",
-                    kernel::static_lock_class!(),
-                )
-            },
+            members <- unsafe { RcuLists::new((), c"rrxe_multicast", static_lock_class!()) },
             quota,
-            key: u64::from_ne_bytes(key),
+            key: u64::from_ne_bytes(random::bytes()),
         })
     }
 
@@ -70,13 +63,13 @@ impl Groups {
             IpAddr::V4(a) => u128::from(u32::from_ne_bytes(*a)),
             IpAddr::V6(a) => u128::from_ne_bytes(*a),
         };
-        // Multiplication by a secret odd number moves the information of all bits to the top bits.
+        // Multiplication by a secret odd number moves the information of all bits to the top bits,
+        // of which the index has eight.
         let mix = |n: u64, by: u64| {
             let n = (n ^ by).wrapping_mul(self.key | 1);
             n ^ n >> 32
         };
         let hash = mix(mix(bytes as u64, self.key), (bytes >> 64) as u64);
-        // The top eight bits of the product of the folded halves.
         (hash.wrapping_mul(self.key | 1) >> 56) as usize
     }
 
@@ -105,11 +98,16 @@ impl Groups {
         let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
         let list = self.list(&address);
         let mut writer = self.members.lock();
-        let (count, is_member) = self.count_members(&address, qp);
+        let (count, is_member) = {
+            let rcu = rcu::read_lock();
+            let members = || self.members_of(&address, &rcu);
+            let is_member = members().any(|member| Arc::ptr_eq(member, qp));
+            (members().count(), is_member)
+        };
         if is_member {
             return Err(EINVAL);
         }
-        if count >= limits::MAX_MCAST_QP_ATTACH {
+        if count >= limits::MAX_MCAST_QP_ATTACH as usize {
             return Err(ENOMEM);
         }
         self.quota.charge(payer)?;
@@ -122,11 +120,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends a membership, for which `payer` paid.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the queue pair is not a member.
+    /// Ends a membership, for which `payer` paid. `EINVAL`: the queue pair is not a member.
     pub(crate) fn detach(
         &self,
         netdev: &NetDevice,
@@ -142,33 +136,25 @@ impl Groups {
         }
         // At once, and not with the entry, which lives until after a grace period.
         self.quota.uncharge(payer);
-        if self.count_members(&address, qp).0 == 0 {
+        let is_empty = self
+            .members_of(&address, &rcu::read_lock())
+            .next()
+            .is_none();
+        if is_empty {
             netdev.leave_multicast(&address);
         }
         Ok(())
     }
 
-    /// Returns the number of members of a group, and whether a queue pair is one of them.
-    fn count_members(&self, address: &IpAddr, qp: &Arc<Qp>) -> (u32, bool) {
-        let (mut count, mut is_member) = (0u32, false);
-        self.for_each_member(address, &rcu::read_lock(), |member| {
-            count = count.wrapping_add(1);
-            is_member |= Arc::ptr_eq(member, qp);
-        });
-        (count, is_member)
-    }
-
-    /// Calls `f` for each member of a group (I-07).
-    pub(crate) fn for_each_member(
-        &self,
-        address: &IpAddr,
-        rcu: &rcu::Guard,
-        f: impl FnMut(&Arc<Qp>),
-    ) {
+    /// Returns the members of a group.
+    pub(crate) fn members_of<'a>(
+        &'a self,
+        address: &'a IpAddr,
+        rcu: &'a rcu::Guard,
+    ) -> impl Iterator<Item = &'a Arc<Qp>> {
         self.members
             .iter(self.list(address), rcu)
             .filter(|member| member.address == *address)
             .map(|member| &member.qp)
-            .for_each(f);
     }
 }

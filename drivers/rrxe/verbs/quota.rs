@@ -158,11 +158,7 @@ pub(crate) struct Charge {
 
 impl Charge {
     /// Charges the current process's user, or the kernel, for an object that is about to be
-    /// created. Sleeps for a user.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Quota::charge`].
+    /// created. Sleeps for a user. Fails as [`Quota::charge`] does.
     pub(crate) fn new(quota: &Arc<Quota>, is_user: bool) -> Result<Self> {
         let payer = if is_user {
             Payer::User(user::current_euid())

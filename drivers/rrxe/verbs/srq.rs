@@ -11,18 +11,17 @@
 //! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
 use super::{
-    cq::{Cq, Overflow},
+    cq::Cq,
     device::DeviceState,
     pd::{Pd, PdId},
 };
 use crate::{
     limits,
-    marker::Rrxe,
     ring::{
-        abi::{recv_stride, CreateSrqCmd, RecvWqe},
+        abi::{recv_stride, RecvWqe},
         Consumer, Producer, Ring,
     },
-    EVENT_QUEUE,
+    Rrxe, EVENT_QUEUE,
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -41,12 +40,9 @@ use linux_rdma::{
     sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
 };
 
-/// Events, in the order of their bits in `Srq::event_work`.
-const EVENTS: [SrqEvent; 2] = [SrqEvent::LimitReached, SrqEvent::Error];
-/// XRC: further bits, for the completion queue: completion, solicited completion, lost completion.
-const COMPLETED: u32 = 1 << 8;
-const SOLICITED: u32 = 1 << 9;
-const OVERFLOW: u32 = 1 << 10;
+/// Events, as bits of `Srq::event_work`.
+const LIMIT_REACHED: u32 = 1;
+const ERROR: u32 = 2;
 
 /// A shared receive queue, used by queue pairs. It may outlive ib_core's object.
 #[pin_data]
@@ -84,7 +80,6 @@ pub(crate) struct Xrcd(pub(crate) PdId);
 struct Queue {
     /// `None` after the queue was destroyed.
     consumer: Option<Consumer>,
-    max_wr: u32,
     /// An event is due when fewer work requests are left; 0 if none was requested.
     limit: u32,
 }
@@ -92,35 +87,19 @@ struct Queue {
 /// ib_core's handle of a shared receive queue.
 pub(crate) struct SrqHandle {
     pub(crate) srq: Arc<Srq>,
-    /// For XRC: the queue's entry in the table.
-    listed: Option<Listed>,
+    device: Arc<DeviceState>,
+    /// For XRC: the queue's index in the table.
+    index: Option<u32>,
     /// The ring that a kernel consumer posts to.
     poster: Option<Pin<KBox<SpinLock<Producer>>>>,
 }
 
-/// An entry in the table of queues for XRC. Released on drop.
-struct Listed {
-    device: Arc<DeviceState>,
-    index: u32,
-}
-
-impl Drop for Listed {
+impl Drop for SrqHandle {
     fn drop(&mut self) {
-        self.device.tables.srqs.withdraw(self.index);
-        self.device.tables.srqs.release(self.index);
-    }
-}
-
-impl Listed {
-    /// Makes a queue available to the packets of XRC. Returns its entry and its number.
-    fn new(device: &Arc<DeviceState>, srq: &Arc<Srq>) -> Result<(Self, u32)> {
-        let (index, number) = device.tables.srqs.reserve()?;
-        let listed = Self {
-            device: device.clone(),
-            index,
-        };
-        device.tables.srqs.publish(index, srq.clone())?;
-        Ok((listed, number))
+        if let Some(index) = self.index {
+            self.device.tables.srqs.withdraw(index);
+            self.device.tables.srqs.release(index);
+        }
     }
 }
 
@@ -147,25 +126,41 @@ pub(crate) fn create(
             (ring, Some(poster))
         }
     };
-    attr.max_wr = ring.capacity();
+    attr.max_wr = ring.capacity;
     attr.srq_limit = 0;
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
         cq: Arc::clone(xrc.cq),
     });
-    let is_xrc = xrc.is_some();
-    let srq = Srq::new(pd, attr, xrc, target, ring)?;
-    let (listed, number) = if is_xrc {
-        let (listed, number) = Listed::new(device.data(), &srq)?;
-        (Some(listed), number)
-    } else {
-        (None, 0)
-    };
-    let handle = SrqHandle {
+    let srq = Arc::pin_init(
+        pin_init!(Srq {
+            pd: pd.id,
+            max_sge: attr.max_sge,
+            xrc,
+            target,
+            queue <- new_spinlock!(Queue {
+                consumer: Some(Consumer::new(ring)),
+                limit: 0,
+            }, "rrxe_srq"),
+            modify_lock <- new_mutex!((), "rrxe_srq_change"),
+            event_work <- SerialWork::new(c"rrxe_srq_event", static_lock_class!()),
+        }),
+        GFP_KERNEL_ACCOUNT,
+    )?;
+    let mut handle = SrqHandle {
         srq,
-        listed,
+        device: device.data().clone(),
+        index: None,
         poster,
     };
+    if handle.srq.xrc.is_none() {
+        return Ok((handle, 0));
+    }
+    let srqs = &device.data().tables.srqs;
+    let (index, number) = srqs.reserve()?;
+    // From here on, dropping the handle releases the index.
+    handle.index = Some(index);
+    srqs.publish(index, handle.srq.clone())?;
     Ok((handle, number))
 }
 
@@ -176,9 +171,9 @@ fn user_ring(
     max_sge: u32,
     udata: &mut Udata<'_>,
 ) -> Result<Ring> {
-    let cmd: CreateSrqCmd = udata.read()?;
+    let spec = udata.read()?;
     let stride = recv_stride(max_sge).ok_or(EINVAL)?;
-    let ring = Ring::from_user(device, &cmd.ring, max_wr, stride)?;
+    let ring = Ring::from_user(device, &spec, max_wr, stride)?;
     udata.write_nothing()?;
     Ok(ring)
 }
@@ -211,7 +206,7 @@ impl SrqHandle {
             None
         };
         let now = self.query();
-        let max_wr = ring.as_ref().map_or(now.max_wr, Ring::capacity);
+        let max_wr = ring.as_ref().map_or(now.max_wr, |ring| ring.capacity);
         let limit = if mask.has(SrqAttrMask::LIMIT) {
             attr.srq_limit
         } else {
@@ -233,7 +228,7 @@ impl SrqHandle {
     pub(crate) fn query(&self) -> SrqAttr {
         let queue = lock_bh(&self.srq.queue);
         SrqAttr {
-            max_wr: queue.max_wr,
+            max_wr: queue.consumer.as_ref().map_or(0, |c| c.ring.capacity),
             max_sge: self.srq.max_sge,
             srq_limit: queue.limit,
         }
@@ -242,8 +237,8 @@ impl SrqHandle {
     /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
     /// it, and finds it empty.
     pub(crate) fn destroy(&self) {
-        if let Some(listed) = &self.listed {
-            listed.device.tables.srqs.withdraw(listed.index);
+        if let Some(index) = self.index {
+            self.device.tables.srqs.withdraw(index);
         }
         let consumer = lock_bh(&self.srq.queue).consumer.take();
         self.srq.event_work.close();
@@ -276,32 +271,6 @@ pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Re
 }
 
 impl Srq {
-    fn new(
-        pd: &Pd,
-        attr: &SrqAttr,
-        xrc: Option<Xrc>,
-        target: Arc<SrqTarget>,
-        ring: Ring,
-    ) -> Result<Arc<Self>> {
-        let (max_wr, consumer) = (ring.capacity(), Some(Consumer::new(ring)));
-        Arc::pin_init(
-            pin_init!(Self {
-                pd: pd.id,
-                max_sge: attr.max_sge,
-                xrc,
-                target,
-                queue <- new_spinlock!(Queue {
-                    consumer,
-                    max_wr,
-                    limit: 0,
-                }, "rrxe_srq"),
-                modify_lock <- new_mutex!((), "rrxe_srq_change"),
-                event_work <- SerialWork::new(c"rrxe_srq_event", static_lock_class!()),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
-    }
-
     /// Returns whether it belongs to this XRC domain.
     pub(crate) fn is_in(&self, domain: PdId) -> bool {
         self.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain)
@@ -325,7 +294,7 @@ impl Srq {
             Ok(waiting) => waiting,
             Err(_) => {
                 // A ring with an impossible producer counter is treated as empty.
-                Self::raise(this, SrqEvent::Error);
+                SerialWork::<Self>::queue(this, ERROR);
                 return None;
             }
         };
@@ -335,7 +304,7 @@ impl Srq {
         // G-29
         if waiting.wrapping_sub(1) < queue.limit {
             queue.limit = 0;
-            Self::raise(this, SrqEvent::LimitReached);
+            SerialWork::<Self>::queue(this, LIMIT_REACHED);
         }
         Some(taken)
     }
@@ -348,44 +317,21 @@ impl Srq {
             let mut queue = lock_bh(&self.queue);
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
             let (first, count) = consumer.waiting()?;
-            (consumer.ring().clone(), first, count)
+            (consumer.ring.clone(), first, count)
         };
-        if count > ring.capacity() {
+        if count > ring.capacity {
             return Err(EINVAL);
         }
         ring.copy_entries(&old, first, count)?;
         drop(old);
         let old = {
             let mut queue = lock_bh(&self.queue);
-            queue.max_wr = ring.capacity();
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
             consumer.replace(ring, first.wrapping_add(count))
         };
         // Unpins the old ring, which may sleep.
         drop(old);
         Ok(())
-    }
-
-    /// Records an event and starts to report it. May be called from any context.
-    fn raise(this: ArcBorrow<'_, Self>, event: SrqEvent) {
-        if let Some(bit) = EVENTS.iter().position(|&e| e == event) {
-            SerialWork::<Self>::queue(this, 1 << bit);
-        }
-    }
-
-    /// XRC: notifies the consumer of a completion that was pushed or lost. May be called from any
-    /// context.
-    pub(crate) fn completed(
-        this: ArcBorrow<'_, Self>,
-        result: &Result<(), Overflow>,
-        solicited: bool,
-    ) {
-        let bits = match (result, solicited) {
-            (Ok(()), false) => COMPLETED,
-            (Ok(()), true) => COMPLETED | SOLICITED,
-            (Err(Overflow), _) => OVERFLOW,
-        };
-        SerialWork::<Self>::queue(this, bits);
     }
 }
 
@@ -395,18 +341,11 @@ impl SerialTask for Srq {
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
-        for (bit, event) in EVENTS.iter().enumerate() {
-            if raised & 1 << bit != 0 {
-                this.target.dispatch(*event);
-            }
+        if raised & LIMIT_REACHED != 0 {
+            this.target.dispatch(SrqEvent::LimitReached);
         }
-        if let Some(xrc) = &this.xrc {
-            if raised & COMPLETED != 0 {
-                Cq::notify(&xrc.cq, raised & SOLICITED != 0);
-            }
-            if raised & OVERFLOW != 0 {
-                Cq::report_overflow(&xrc.cq);
-            }
+        if raised & ERROR != 0 {
+            this.target.dispatch(SrqEvent::Error);
         }
         false
     }

@@ -26,16 +26,6 @@ pub(crate) struct WithDriver<C, D> {
     pub(crate) driver: D,
 }
 
-/// Returns the driver's part of a command.
-macro_rules! driver_part {
-    () => {
-        ()
-    };
-    ($driver:ident: $type:ty) => {
-        $driver
-    };
-}
-
 /// Defines functions that issue a command. Each calls the C function that it names, with its own
 /// arguments and the buffers of the command and of the response, if there is one. The numbers are
 /// the sizes in bytes of the core parts; a type is that of the driver's part, which is the last
@@ -71,7 +61,8 @@ macro_rules! commands {
     ) => {{
         let mut cmd = WithDriver {
             core: [0_u64; $size / 8],
-            driver: driver_part!($($driver: $type)?),
+            // The unit if the command has no such part.
+            driver: ($($driver)?),
         };
         $(const {
             assert!(size_of::<WithDriver<[u64; $size / 8], $type>>() == $size + size_of::<$type>());
@@ -107,22 +98,22 @@ commands! {
     fn create_cq = "ibv_cmd_create_cq"(
         context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int,
         cq: &UnsafeCell<VerbsCq>
-    ) [40 + abi::CreateCqCmd] -> [8];
+    ) [40 + abi::RingSpec] -> [8];
     fn resize_cq = "ibv_cmd_resize_cq"(cq: Ptr<IbvCq>, cqe: c_int)
-        [24 + abi::CreateCqCmd] -> [8];
+        [24 + abi::RingSpec] -> [8];
     fn create_srq = "ibv_cmd_create_srq"(
         pd: Ptr<IbvPd>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttr
-    ) [40 + abi::CreateSrqCmd] -> [16];
+    ) [40 + abi::RingSpec] -> [16];
     fn create_srq_ex = "ibv_cmd_create_srq_ex"(
         context: Ptr<IbvContext>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttrEx
-    ) [56 + abi::CreateSrqCmd] -> [16];
+    ) [56 + abi::RingSpec] -> [16];
     fn modify_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24];
     /// Replaces the ring of a shared receive queue.
     fn resize_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
-    ) [24 + abi::CreateSrqCmd];
+    ) [24 + abi::RingSpec];
     /// Writes the attributes if it succeeds.
     fn query_srq = "ibv_cmd_query_srq"(
         srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>
@@ -153,12 +144,12 @@ pub(crate) fn create_cq_ex(
     context: Ptr<IbvContext>,
     attr: &IbvCqInitAttrEx,
     cq: &UnsafeCell<VerbsCq>,
-    driver: abi::CreateCqCmd,
+    driver: abi::RingSpec,
 ) -> Result<(), c_int> {
     commands!(
         pabi::ibv_cmd_create_cq_ex,
         (context, attr, cq),
-        [56, driver: abi::CreateCqCmd] -> [16],
+        [56, driver: abi::RingSpec] -> [16],
         0
     )
 }

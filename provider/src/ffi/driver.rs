@@ -12,7 +12,6 @@ use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
 
 opaque! {
-    /// `struct verbs_sysfs_dev`.
     VerbsSysfsDev;
 }
 
@@ -34,13 +33,11 @@ structures! {
         @12 match_max_abi_version: u32,
         @16 match_table: *const VerbsMatchEnt,
         @24 static_providers: *const *const VerbsDeviceOps,
-        @32 match_device: c_fn!((device: *mut VerbsSysfsDev) -> bool),
-        @40 alloc_context: c_fn!(
-            (device: *mut IbvDevice, cmd_fd: c_int, private_data: *mut c_void) -> *mut VerbsContext
-        ),
-        @48 import_context: c_fn!((device: *mut IbvDevice, cmd_fd: c_int) -> *mut VerbsContext),
-        @56 alloc_device: c_fn!((device: *mut VerbsSysfsDev) -> *mut VerbsDevice),
-        @64 uninit_device: c_fn!((device: *mut VerbsDevice)),
+        @32 match_device: c_fn!((*mut VerbsSysfsDev) -> bool),
+        @40 alloc_context: c_fn!((*mut IbvDevice, c_int, *mut c_void) -> *mut VerbsContext),
+        @48 import_context: c_fn!((*mut IbvDevice, c_int) -> *mut VerbsContext),
+        @56 alloc_device: c_fn!((*mut VerbsSysfsDev) -> *mut VerbsDevice),
+        @64 uninit_device: c_fn!((*mut VerbsDevice)),
     }
 
     /// `struct verbs_device`, which libibverbs fills in.
@@ -60,7 +57,6 @@ structures! {
         @(by_pabi(320, 368)) context: IbvContext,
     }
 
-    /// `struct verbs_mr`.
     struct VerbsMr (56) {
         @0 ibv_mr: IbvMr,
         @48 mr_type: u32,
@@ -73,7 +69,6 @@ structures! {
         @0 cq_ex: IbvCqEx,
     }
 
-    /// `struct verbs_srq`.
     struct VerbsSrq (160) {
         @0 srq: IbvSrq,
         @128 srq_type: u32,
@@ -82,7 +77,6 @@ structures! {
         @152 srq_num: u32,
     }
 
-    /// `struct verbs_xrcd`.
     struct VerbsXrcd (16) {
         @0 xrcd: IbvXrcd,
         @8 comp_mask: u32,
@@ -127,6 +121,8 @@ impl VerbsMatchEnt {
 
 // SAFETY: libibverbs only reads a registered table, and everything it points to is immutable.
 unsafe impl Sync for VerbsDeviceOps {}
+// SAFETY: as above; the table of devices is a part of that.
+unsafe impl Sync for VerbsMatchEnt {}
 
 // SAFETY: a region consists of the public part alone.
 unsafe impl Public for VerbsMr {

@@ -36,7 +36,7 @@ macro_rules! opaque {
 
 /// Returns the type of a pointer to a C function, which may be null.
 macro_rules! c_fn {
-    (($($arg:ident: $type:ty),*) $(-> $result:ty)?) => {
-        Option<unsafe extern "C" fn($($arg: $type),*) $(-> $result)?>
+    (($($type:ty),*) $(-> $result:ty)?) => {
+        Option<unsafe extern "C" fn($($type),*) $(-> $result)?>
     };
 }

@@ -68,24 +68,18 @@ pub(crate) fn errno() -> c_int {
     unsafe { *__errno_location() }
 }
 
-/// Sets the calling thread's `errno`.
-pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: as in `errno`.
-    unsafe { *__errno_location() = error }
-}
-
 /// Sets `errno` to `error` and returns null, which is how verbs that create objects fail.
 pub(crate) fn fail<T>(error: c_int) -> *mut T {
-    set_errno(error);
+    // SAFETY: as in `errno`.
+    unsafe { *__errno_location() = error };
     core::ptr::null_mut()
 }
 
 /// Converts the result of a C function, which is 0 or an error number.
 pub(crate) fn check(error: c_int) -> Result<(), c_int> {
-    if error == 0 {
-        Ok(())
-    } else {
-        Err(error)
+    match error {
+        0 => Ok(()),
+        _ => Err(error),
     }
 }
 

@@ -23,19 +23,13 @@ pub(crate) struct PthreadMutex(UnsafeCell<[u64; MUTEX_WORDS]>);
 pub(crate) struct PthreadCond(UnsafeCell<[u64; 6]>);
 
 opaque! {
-    /// `struct ibv_port_attr`.
     IbvPortAttr;
-    /// `struct ibv_query_device_ex_input`.
     IbvQueryDeviceExInput;
     /// `union ibv_gid`.
     IbvGid;
-    /// `struct ibv_comp_channel`.
     IbvCompChannel;
-    /// `struct ibv_ah_attr`.
     IbvAhAttr;
-    /// `struct ibv_xrcd_init_attr`.
     IbvXrcdInitAttr;
-    /// `struct ibv_qp_open_attr`.
     IbvQpOpenAttr;
 }
 
@@ -53,7 +47,6 @@ structures! {
         @320 abi_compat: *mut c_void,
     }
 
-    /// `struct ibv_device_attr`.
     struct IbvDeviceAttr (232) {
         @0 fw_ver: [c_char; 64],
         @64 unused_from_node_guid: [u64; 6],
@@ -76,7 +69,6 @@ structures! {
         @272 hca_core_clock: u64,
     }
 
-    /// `struct ibv_values_ex`.
     struct IbvValuesEx (24) {
         @0 comp_mask: u32,
         @8 raw_clock: super::os::Timespec,
@@ -87,13 +79,11 @@ structures! {
 pub(crate) const VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 structures! {
-    /// `struct ibv_pd`.
     struct IbvPd (16) {
         @0 context: Ptr<IbvContext>,
         @8 handle: u32,
     }
 
-    /// `struct ibv_mr`.
     struct IbvMr (48) {
         @0 context: Ptr<IbvContext>,
         @8 pd: Option<Ptr<IbvPd>>,
@@ -104,7 +94,6 @@ structures! {
         @40 rkey: u32,
     }
 
-    /// `struct ibv_mw`.
     struct IbvMw (32) {
         @0 context: Ptr<IbvContext>,
         @8 pd: Option<Ptr<IbvPd>>,
@@ -114,7 +103,6 @@ structures! {
         @24 mw_type: u32,
     }
 
-    /// `struct ibv_mw_bind_info`.
     #[derive(Clone, Copy)]
     struct IbvMwBindInfo (32) {
         @0 mr: Option<Ptr<IbvMr>>,
@@ -123,21 +111,18 @@ structures! {
         @24 mw_access_flags: c_uint,
     }
 
-    /// `struct ibv_mw_bind`.
     struct IbvMwBind (48) {
         @0 wr_id: u64,
         @8 send_flags: c_uint,
         @16 bind_info: IbvMwBindInfo,
     }
 
-    /// `struct ibv_ah`.
     struct IbvAh (24) {
         @0 context: Ptr<IbvContext>,
         @8 pd: Option<Ptr<IbvPd>>,
         @16 handle: u32,
     }
 
-    /// `struct ibv_xrcd`.
     struct IbvXrcd (8) {
         @0 context: Ptr<IbvContext>,
     }
@@ -156,13 +141,10 @@ unsafe impl Public for IbvMw {
     type Object = Self;
 }
 
-/// Values of [`IbvMw::mw_type`] (`enum ibv_mw_type`).
-pub(crate) mod mw_type {
-    pub(crate) const TYPE_2: u32 = 2;
-}
+/// `IBV_MW_TYPE_2`.
+pub(crate) const MW_TYPE_2: u32 = 2;
 
 structures! {
-    /// `struct ibv_srq`.
     struct IbvSrq (128) {
         @0 context: Option<Ptr<IbvContext>>,
         @8 srq_context: *mut c_void,
@@ -173,7 +155,6 @@ structures! {
         @120 events_completed: u32,
     }
 
-    /// `struct ibv_srq_attr`.
     #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
     struct IbvSrqAttr (12) {
         @0 max_wr: u32,
@@ -181,14 +162,12 @@ structures! {
         @8 srq_limit: u32,
     }
 
-    /// `struct ibv_srq_init_attr`.
     #[derive(Clone, Copy)]
     struct IbvSrqInitAttr (24) {
         @0 srq_context: *mut c_void,
         @8 attr: IbvSrqAttr,
     }
 
-    /// `struct ibv_srq_init_attr_ex`.
     #[derive(Clone, Copy)]
     struct IbvSrqInitAttrEx (64) {
         @0 srq_context: *mut c_void,
@@ -218,7 +197,6 @@ pub(crate) mod srq_init_attr {
 pub(crate) const SRQ_TYPE_XRC: u32 = 1;
 
 structures! {
-    /// `struct ibv_cq`.
     struct IbvCq (128) {
         @0 context: Option<Ptr<IbvContext>>,
         @8 channel: Option<&'static IbvCompChannel>,
@@ -231,38 +209,35 @@ structures! {
         @124 async_events_completed: u32,
     }
 
-    /// `struct ibv_cq_ex`.
     struct IbvCqEx (288) {
         @0 base: IbvCq,
         @128 comp_mask: u32,
         @132 status: u32,
         @136 wr_id: u64,
-        @144 start_poll: c_fn!((current: Ptr<IbvCqEx>, attr: Option<&IbvPollCqAttr>) -> c_int),
-        @152 next_poll: c_fn!((current: Ptr<IbvCqEx>) -> c_int),
-        @160 end_poll: c_fn!((current: Ptr<IbvCqEx>)),
-        @168 read_opcode: c_fn!((current: Ptr<IbvCqEx>) -> c_uint),
-        @176 read_vendor_err: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @184 read_byte_len: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @192 read_imm_data: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @200 read_qp_num: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @208 read_src_qp: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @216 read_wc_flags: c_fn!((current: Ptr<IbvCqEx>) -> c_uint),
-        @224 read_slid: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @232 read_sl: c_fn!((current: Ptr<IbvCqEx>) -> u8),
-        @240 read_dlid_path_bits: c_fn!((current: Ptr<IbvCqEx>) -> u8),
-        @248 read_completion_ts: c_fn!((current: Ptr<IbvCqEx>) -> u64),
-        @256 read_cvlan: c_fn!((current: Ptr<IbvCqEx>) -> u16),
-        @264 read_flow_tag: c_fn!((current: Ptr<IbvCqEx>) -> u32),
-        @272 read_tm_info: c_fn!((current: Ptr<IbvCqEx>, info: *mut c_void)),
-        @280 read_completion_wallclock_ns: c_fn!((current: Ptr<IbvCqEx>) -> u64),
+        @144 start_poll: c_fn!((Ptr<IbvCqEx>, Option<&IbvPollCqAttr>) -> c_int),
+        @152 next_poll: c_fn!((Ptr<IbvCqEx>) -> c_int),
+        @160 end_poll: c_fn!((Ptr<IbvCqEx>)),
+        @168 read_opcode: c_fn!((Ptr<IbvCqEx>) -> c_uint),
+        @176 read_vendor_err: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @184 read_byte_len: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @192 read_imm_data: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @200 read_qp_num: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @208 read_src_qp: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @216 read_wc_flags: c_fn!((Ptr<IbvCqEx>) -> c_uint),
+        @224 read_slid: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @232 read_sl: c_fn!((Ptr<IbvCqEx>) -> u8),
+        @240 read_dlid_path_bits: c_fn!((Ptr<IbvCqEx>) -> u8),
+        @248 read_completion_ts: c_fn!((Ptr<IbvCqEx>) -> u64),
+        @256 read_cvlan: c_fn!((Ptr<IbvCqEx>) -> u16),
+        @264 read_flow_tag: c_fn!((Ptr<IbvCqEx>) -> u32),
+        @272 read_tm_info: c_fn!((Ptr<IbvCqEx>, *mut c_void)),
+        @280 read_completion_wallclock_ns: c_fn!((Ptr<IbvCqEx>) -> u64),
     }
 
-    /// `struct ibv_poll_cq_attr`.
     struct IbvPollCqAttr (4) {
         @0 comp_mask: u32,
     }
 
-    /// `struct ibv_cq_init_attr_ex`.
     #[derive(Clone, Copy)]
     struct IbvCqInitAttrEx (56) {
         @0 cqe: u32,
@@ -275,7 +250,6 @@ structures! {
         @48 parent_domain: Option<Ptr<IbvPd>>,
     }
 
-    /// `struct ibv_wc`.
     #[derive(Clone, Copy)]
     struct IbvWc (48) {
         @0 wr_id: u64,
@@ -314,7 +288,6 @@ pub(crate) mod wc_ex {
 }
 
 structures! {
-    /// `struct ibv_qp`.
     struct IbvQp (160) {
         @0 context: Option<Ptr<IbvContext>>,
         @8 qp_context: *mut c_void,
@@ -331,51 +304,35 @@ structures! {
         @152 events_completed: u32,
     }
 
-    /// `struct ibv_qp_ex`.
     struct IbvQpEx (360) {
         @0 qp_base: IbvQp,
         @160 comp_mask: u64,
         @168 wr_id: u64,
         @176 wr_flags: c_uint,
-        @184 wr_atomic_cmp_swp: c_fn!(
-            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, compare: u64, swap: u64)
-        ),
-        @192 wr_atomic_fetch_add: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, add: u64)),
-        @200 wr_bind_mw: c_fn!(
-            (qp: Ptr<IbvQpEx>, mw: Option<Ptr<IbvMw>>, rkey: u32, bind_info: &IbvMwBindInfo)
-        ),
-        @208 wr_local_inv: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32)),
-        @216 wr_rdma_read: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64)),
-        @224 wr_rdma_write: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64)),
-        @232 wr_rdma_write_imm: c_fn!(
-            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, imm_data: u32)
-        ),
-        @240 wr_send: c_fn!((qp: Ptr<IbvQpEx>)),
-        @248 wr_send_imm: c_fn!((qp: Ptr<IbvQpEx>, imm_data: u32)),
-        @256 wr_send_inv: c_fn!((qp: Ptr<IbvQpEx>, rkey: u32)),
-        @264 wr_send_tso: c_fn!((qp: Ptr<IbvQpEx>, hdr: *mut c_void, hdr_sz: u16, mss: u16)),
-        @272 wr_set_ud_addr: c_fn!(
-            (qp: Ptr<IbvQpEx>, ah: Option<Ptr<IbvAh>>, remote_qpn: u32, remote_qkey: u32)
-        ),
-        @280 wr_set_xrc_srqn: c_fn!((qp: Ptr<IbvQpEx>, remote_srqn: u32)),
-        @288 wr_set_inline_data: c_fn!((qp: Ptr<IbvQpEx>, addr: *const c_void, length: usize)),
-        @296 wr_set_inline_data_list: c_fn!(
-            (qp: Ptr<IbvQpEx>, num_buf: usize, buf_list: *const IbvDataBuf)
-        ),
-        @304 wr_set_sge: c_fn!((qp: Ptr<IbvQpEx>, lkey: u32, addr: u64, length: u32)),
-        @312 wr_set_sge_list: c_fn!((qp: Ptr<IbvQpEx>, num_sge: usize, sg_list: *const IbvSge)),
-        @320 wr_start: c_fn!((qp: Ptr<IbvQpEx>)),
-        @328 wr_complete: c_fn!((qp: Ptr<IbvQpEx>) -> c_int),
-        @336 wr_abort: c_fn!((qp: Ptr<IbvQpEx>)),
-        @344 wr_atomic_write: c_fn!(
-            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, atomic_wr: *const c_void)
-        ),
-        @352 wr_flush: c_fn!(
-            (qp: Ptr<IbvQpEx>, rkey: u32, remote_addr: u64, len: usize, kind: u8, level: u8)
-        ),
+        @184 wr_atomic_cmp_swp: c_fn!((Ptr<IbvQpEx>, u32, u64, u64, u64)),
+        @192 wr_atomic_fetch_add: c_fn!((Ptr<IbvQpEx>, u32, u64, u64)),
+        @200 wr_bind_mw: c_fn!((Ptr<IbvQpEx>, Option<Ptr<IbvMw>>, u32, &IbvMwBindInfo)),
+        @208 wr_local_inv: c_fn!((Ptr<IbvQpEx>, u32)),
+        @216 wr_rdma_read: c_fn!((Ptr<IbvQpEx>, u32, u64)),
+        @224 wr_rdma_write: c_fn!((Ptr<IbvQpEx>, u32, u64)),
+        @232 wr_rdma_write_imm: c_fn!((Ptr<IbvQpEx>, u32, u64, u32)),
+        @240 wr_send: c_fn!((Ptr<IbvQpEx>)),
+        @248 wr_send_imm: c_fn!((Ptr<IbvQpEx>, u32)),
+        @256 wr_send_inv: c_fn!((Ptr<IbvQpEx>, u32)),
+        @264 wr_send_tso: c_fn!((Ptr<IbvQpEx>, *mut c_void, u16, u16)),
+        @272 wr_set_ud_addr: c_fn!((Ptr<IbvQpEx>, Option<Ptr<IbvAh>>, u32, u32)),
+        @280 wr_set_xrc_srqn: c_fn!((Ptr<IbvQpEx>, u32)),
+        @288 wr_set_inline_data: c_fn!((Ptr<IbvQpEx>, *const c_void, usize)),
+        @296 wr_set_inline_data_list: c_fn!((Ptr<IbvQpEx>, usize, *const IbvDataBuf)),
+        @304 wr_set_sge: c_fn!((Ptr<IbvQpEx>, u32, u64, u32)),
+        @312 wr_set_sge_list: c_fn!((Ptr<IbvQpEx>, usize, *const IbvSge)),
+        @320 wr_start: c_fn!((Ptr<IbvQpEx>)),
+        @328 wr_complete: c_fn!((Ptr<IbvQpEx>) -> c_int),
+        @336 wr_abort: c_fn!((Ptr<IbvQpEx>)),
+        @344 wr_atomic_write: c_fn!((Ptr<IbvQpEx>, u32, u64, *const c_void)),
+        @352 wr_flush: c_fn!((Ptr<IbvQpEx>, u32, u64, usize, u8, u8)),
     }
 
-    /// `struct ibv_qp_cap`.
     #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
     struct IbvQpCap (20) {
         @0 max_send_wr: u32,
@@ -385,7 +342,6 @@ structures! {
         @16 max_inline_data: u32,
     }
 
-    /// `struct ibv_qp_init_attr`.
     #[derive(Clone, Copy)]
     struct IbvQpInitAttr (64) {
         @0 qp_context: *mut c_void,
@@ -397,7 +353,6 @@ structures! {
         @56 sq_sig_all: c_int,
     }
 
-    /// `struct ibv_qp_init_attr_ex`.
     #[derive(Clone, Copy)]
     struct IbvQpInitAttrEx (136) {
         @0 qp_context: *mut c_void,
@@ -419,7 +374,6 @@ structures! {
         @128 send_ops_flags: u64,
     }
 
-    /// `struct ibv_qp_attr`.
     struct IbvQpAttr (144) {
         @0 qp_state: u32,
         @4 unused_from_cur_qp_state: [u32; 8],
@@ -471,7 +425,6 @@ pub(crate) mod qp_state {
 pub(crate) const QP_ATTR_STATE: c_int = 1;
 
 structures! {
-    /// `struct ibv_send_wr`.
     struct IbvSendWr (128) {
         @0 wr_id: u64,
         @8 next: *mut IbvSendWr,
@@ -519,7 +472,6 @@ structures! {
         @16 bind_info: IbvMwBindInfo,
     }
 
-    /// `struct ibv_recv_wr`.
     struct IbvRecvWr (32) {
         @0 wr_id: u64,
         @8 next: *mut IbvRecvWr,
@@ -535,7 +487,6 @@ structures! {
         @12 lkey: u32,
     }
 
-    /// `struct ibv_data_buf`.
     struct IbvDataBuf (16) {
         @0 addr: *mut c_void,
         @8 length: usize,

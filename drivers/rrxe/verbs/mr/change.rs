@@ -102,7 +102,7 @@ impl MrTable {
     /// that of a fast registration or of a bound window of type 2; any other key is refused and
     /// stays valid (K-08). On return, no access uses the key.
     pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: KeyUser, key: u32) -> Result<(), Fault> {
-        let mr = self.get(key, rcu).ok_or(Fault::Protection)?;
+        let mr = self.by_key(key, rcu).ok_or(Fault::Protection)?;
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
@@ -128,7 +128,7 @@ impl MrTable {
         by: KeyUser,
         to: FastRegister,
     ) -> Result<(), Fault> {
-        let mr = self.get(to.key, rcu).ok_or(Fault::Protection)?;
+        let mr = self.by_key(to.key, rcu).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
         if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {
             return Err(Fault::Protection);
@@ -150,7 +150,7 @@ impl MrTable {
     /// Binds a window (IBA 10.6.7.2, 11.4.1.1). A window of type 1 may be bound again, or unbound;
     /// a window of type 2 must have been invalidated.
     pub(crate) fn bind(&self, rcu: &rcu::Guard, by: KeyUser, to: Bind) -> Result<(), Fault> {
-        let window = self.get(to.rkey, rcu).ok_or(Fault::Protection)?;
+        let window = self.by_key(to.rkey, rcu).ok_or(Fault::Protection)?;
         let Kind::Window(mw_type) = window.kind else {
             return Err(Fault::Protection);
         };
@@ -178,7 +178,8 @@ impl MrTable {
         to: &Bind,
         access: u32,
     ) -> Result<WindowBinding, Fault> {
-        let region = self.get_arc(to.lkey, rcu).ok_or(Fault::Protection)?;
+        let region = self.get(to.lkey >> 8, rcu);
+        let region = region.map(Arc::from).ok_or(Fault::Protection)?;
         let Kind::Registered(registered) = &region.kind else {
             return Err(Fault::Protection);
         };
@@ -186,7 +187,7 @@ impl MrTable {
         let end = to.address.checked_add(to.length).ok_or(Fault::Protection)?;
         let allowed = registered.access();
         if region.pd.get() != pd
-            || registered.key != to.lkey
+            || region.key != to.lkey
             || allowed & access::MW_BIND == 0
             || writes && allowed & access::LOCAL_WRITE == 0
             || !is_inside(registered.iova, registered.length, to.address, end)
@@ -206,16 +207,14 @@ mod tests {
 
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {
-        let (table, quotas) = (Arc::pin_init(MrTable::new(), GFP_KERNEL)?, Quotas::new()?);
+        let (table, quotas) = (Arc::pin_init(MrTable::new(2), GFP_KERNEL)?, Quotas::new()?);
         let by = KeyUser {
             pd: Pd::new(true).id,
             qp: BinderId::new(),
         };
         let register = |kind: Kind| {
             let charge = Charge::new(&quotas.windows, false)?;
-            Mr::register(&table, charge, by.pd, None, |key| {
-                (kind, KeyState::new(key, true, None))
-            })
+            Mr::register(&table, charge, by.pd, None, kind, None)
         };
         let (region, _) = register(Kind::FastReg)?;
         let (window, keys) = register(Kind::Window(TYPE_1))?;

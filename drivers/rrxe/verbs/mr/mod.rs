@@ -12,22 +12,20 @@
 
 mod change;
 mod rereg;
-mod span;
 mod table;
 
 use change::WindowBinding;
 pub(crate) use change::{Bind, FastRegister};
-pub(crate) use span::{Reference, Span};
-pub(crate) use table::MrTable;
+pub(crate) use table::{MrTable, Reference, Span};
 
 use crate::{
     limits,
-    marker::Rrxe,
     verbs::{
         device::DeviceState,
         pd::{Pd, PdCell, PdId},
         quota::{Charge, Charged},
     },
+    Rrxe,
 };
 use kernel::{
     new_spinlock,
@@ -37,12 +35,15 @@ use kernel::{
         Arc, SpinLock,
     },
 };
-use linux_rdma::errno::not_supported;
-use linux_rdma::rdma::{
-    memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
-    Device, MrKeys, UserMemory,
+use linux_rdma::{
+    errno::not_supported,
+    random,
+    rdma::{
+        memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
+        Device, MrKeys, UserMemory,
+    },
+    sync::lock_bh,
 };
-use linux_rdma::sync::lock_bh;
 
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -75,21 +76,13 @@ pub(crate) struct KeyUser {
     pub(crate) qp: BinderId,
 }
 
-/// A requested memory access.
-#[derive(Clone, Copy)]
-struct AccessRequest {
-    pd: PdId,
-    /// The queue pair, if the access may use a window.
-    window: Option<BinderId>,
-    /// Required rights; the access needs all of them.
-    required: u32,
-}
-
 /// A memory region or window, as the packet path looks it up.
 #[pin_data]
 pub(crate) struct Mr {
     /// Its index in the table.
     index: u32,
+    /// Its key as registered. [`KeyState`] has the current one of a fast registration or a window.
+    key: u32,
     pd: PdCell,
     kind: Kind,
     /// Number of windows bound to the region, or [`CLOSED`].
@@ -108,7 +101,6 @@ enum Kind {
 }
 
 struct Registered {
-    key: u32,
     access: Atomic<u32>,
     /// The address of its first byte in work requests.
     iova: u64,
@@ -117,20 +109,9 @@ struct Registered {
 }
 
 impl Registered {
-    /// Returns the region's rights.
     #[inline]
     fn access(&self) -> u32 {
         self.access.load(Relaxed)
-    }
-
-    /// Returns the offset of the bytes `va..end` in the memory, if `key` is the region's key and
-    /// the region has all of the rights in `required`.
-    #[inline]
-    fn find(&self, key: u32, required: u32, va: u64, end: u64) -> Option<u64> {
-        let allowed = self.key == key
-            && self.access() & required == required
-            && is_inside(self.iova, self.length, va, end);
-        allowed.then(|| va.wrapping_sub(self.iova))
     }
 }
 
@@ -140,6 +121,7 @@ enum Memory {
 }
 
 /// The variable state of a fast registration or a window.
+#[derive(Default)]
 struct KeyState {
     /// The key may be used. Always true for a window of type 1.
     valid: bool,
@@ -155,22 +137,6 @@ struct KeyState {
     ended: bool,
     /// Window of type 2: the queue pair that it is bound to (K-06).
     binder: Option<BinderId>,
-}
-
-impl KeyState {
-    fn new(key: u32, valid: bool, pages: Option<KernelPages>) -> Self {
-        Self {
-            valid,
-            key,
-            access: 0,
-            iova: 0,
-            length: 0,
-            pages,
-            bound: None,
-            ended: false,
-            binder: None,
-        }
-    }
 }
 
 /// ib_core's handle of a memory region or window. It owns the pinned memory.
@@ -194,13 +160,21 @@ impl Mr {
         charge: Charge,
         pd: PdId,
         owner: Option<PinOwner>,
-        make: impl FnOnce(u32) -> (Kind, KeyState),
+        kind: Kind,
+        pages: Option<KernelPages>,
     ) -> Result<(Charged<MrHandle>, MrKeys)> {
-        let (index, key) = table.reserve()?;
-        let (kind, key_state) = make(key);
+        let (index, number) = table.reserve()?;
+        let key = number << 8 | random::u32() & 0xff;
+        let key_state = KeyState {
+            key,
+            valid: matches!(kind, Kind::Window(TYPE_1)),
+            pages,
+            ..KeyState::default()
+        };
         let mr = Arc::pin_init(
             pin_init!(Mr {
                 index,
+                key,
                 pd: PdCell::new(pd),
                 kind,
                 windows: Atomic::new(0),
@@ -208,41 +182,29 @@ impl Mr {
             }),
             GFP_KERNEL_ACCOUNT,
         )
-        .inspect_err(|_| table.numbers.release(index))?;
+        .inspect_err(|_| table.release(index))?;
         // From here on, dropping the handle releases the index.
         let handle = MrHandle {
             table: table.clone(),
             mr: mr.clone(),
             owner,
         };
-        table.numbers.publish(index, mr)?;
-        Ok((
-            charge.of(handle),
-            MrKeys {
-                lkey: key,
-                rkey: key,
-            },
-        ))
+        table.publish(index, mr)?;
+        let (lkey, rkey) = (key, key);
+        Ok((charge.of(handle), MrKeys { lkey, rkey }))
     }
 
-    fn registered(
-        key: u32,
-        access: u32,
-        iova: u64,
-        length: u64,
-        memory: Memory,
-    ) -> (Kind, KeyState) {
-        let registered = Registered {
-            key,
-            access: Atomic::new(access),
-            iova,
-            length,
-            memory,
-        };
-        (
-            Kind::Registered(registered),
-            KeyState::new(key, false, None),
-        )
+    /// Returns the offset of `len` bytes in the memory of this region, which is `registered`, if it
+    /// has the key, the domain and the rights of `reference`.
+    #[inline]
+    fn find(&self, registered: &Registered, reference: Reference, len: u64) -> Option<u64> {
+        let (va, required) = (reference.va, reference.required);
+        let end = va.checked_add(len)?;
+        let allowed = self.key == reference.key
+            && self.pd.get() == reference.pd
+            && registered.access() & required == required
+            && is_inside(registered.iova, registered.length, va, end);
+        allowed.then(|| va.wrapping_sub(registered.iova))
     }
 
     /// REG_MR.
@@ -252,11 +214,7 @@ impl Mr {
         memory: &UserMemory,
         access: u32,
     ) -> Result<(Charged<MrHandle>, MrKeys)> {
-        let UserMemory {
-            start,
-            length,
-            iova,
-        } = *memory;
+        let (length, iova) = (memory.length, memory.iova);
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
@@ -266,11 +224,14 @@ impl Mr {
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
         let tables = &device.data().tables;
         let charge = Charge::new(&tables.quotas.regions, true)?;
-        let owner = PinOwner::new(Umem::get(device, start, size, access)?)?;
-        let memory = Memory::User(owner.shared().clone());
-        Self::register(&tables.mrs, charge, pd.id, Some(owner), |key| {
-            Self::registered(key, access, iova, length, memory)
-        })
+        let owner = PinOwner::new(Umem::get(device, memory.start, size, access)?)?;
+        let kind = Kind::Registered(Registered {
+            access: Atomic::new(access),
+            iova,
+            length,
+            memory: Memory::User(owner.shared().clone()),
+        });
+        Self::register(&tables.mrs, charge, pd.id, Some(owner), kind, None)
     }
 
     /// Creates the region of all kernel memory, for kernel consumers. Never for remote access
@@ -285,9 +246,13 @@ impl Mr {
             return Err(EINVAL);
         }
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
-            Self::registered(key, access, 0, u64::MAX, Memory::Kernel(memory))
-        })
+        let kind = Kind::Registered(Registered {
+            access: Atomic::new(access),
+            iova: 0,
+            length: u64::MAX,
+            memory: Memory::Kernel(memory),
+        });
+        Self::register(&device.tables.mrs, charge, pd.id, None, kind, None)
     }
 
     /// ALLOC_MR: creates a region for fast registrations of up to `pages` pages.
@@ -299,11 +264,10 @@ impl Mr {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
-        let pages = KernelPages::with_capacity(pages as usize)?;
+        let pages = Some(KernelPages::with_capacity(pages as usize)?);
         let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
-            (Kind::FastReg, KeyState::new(key, false, Some(pages)))
-        })
+        let mrs = &device.tables.mrs;
+        Self::register(mrs, charge, pd.id, None, Kind::FastReg, pages)
     }
 
     /// ALLOC_MW: creates a window. Returns it with its key.
@@ -316,10 +280,8 @@ impl Mr {
             return Err(EINVAL);
         }
         let charge = Charge::new(&device.tables.quotas.windows, pd.is_user)?;
-        let (handle, keys) = Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
-            let key_state = KeyState::new(key, mw_type == TYPE_1, None);
-            (Kind::Window(mw_type), key_state)
-        })?;
+        let (mrs, kind) = (&device.tables.mrs, Kind::Window(mw_type));
+        let (handle, keys) = Self::register(mrs, charge, pd.id, None, kind, None)?;
         Ok((handle, keys.rkey))
     }
 
@@ -341,7 +303,7 @@ impl MrHandle {
             Ok(_) | Err(CLOSED) => {}
             Err(_) => return Err(EBUSY),
         }
-        self.table.numbers.withdraw(self.mr.index);
+        self.table.withdraw(self.mr.index);
         self.mr.end();
         Ok(())
     }
@@ -371,8 +333,8 @@ impl MrHandle {
 
 impl Drop for MrHandle {
     fn drop(&mut self) {
-        self.table.numbers.withdraw(self.mr.index);
+        self.table.withdraw(self.mr.index);
         self.mr.end();
-        self.table.numbers.release(self.mr.index);
+        self.table.release(self.mr.index);
     }
 }

@@ -2,14 +2,13 @@
 
 //! Reregistration of a program's memory (IBA 11.2.8.6, `ibv_rereg_mr()`).
 //!
-//! New rights and a new protection domain change the region, which keeps its keys. An access that
-//! both the old and the new settings allow is not disturbed. New memory makes a new region with new
-//! keys, so that no access by the old keys reaches it.
+//! New rights and a new protection domain change the region, which keeps its keys. New memory makes
+//! a new region with new keys, so that no access by the old keys reaches it.
 
 use super::{Kind, Mr, MrHandle, Registered, CLOSED, SUPPORTED_ACCESS};
 use crate::{
-    marker::Rrxe,
     verbs::{pd::Pd, quota::Charged},
+    Rrxe,
 };
 use kernel::{
     prelude::*,
@@ -84,7 +83,7 @@ impl Mr {
     /// old ones.
     fn set(&self, registered: &Registered, pd: &Pd, access: u32) {
         // No access may see the new domain with old rights, or the reverse. So the rights are first
-        // reduced to those that both allow.
+        // reduced to those that both allow: an access that needs only these is not disturbed.
         let old = registered.access();
         if old & !access != 0 {
             registered.access.store(old & access, Relaxed);

@@ -2,91 +2,115 @@
 
 //! The table of memory regions and windows by key, and the accesses by key.
 
-use super::{
-    is_inside,
-    span::{Source, Span},
-    AccessRequest, KeyUser, Kind, Mr,
+use super::{is_inside, BinderId, KeyState, KeyUser, Kind, Memory, Mr};
+use crate::{tables::NumberTable, verbs::pd::PdId};
+use kernel::sync::rcu;
+use linux_rdma::{
+    net::{Fragment, PacketWriter},
+    rdma::memory::{access, MappedMemory, Word},
+    sync::{lock_bh, smp_mb, BhLocked},
 };
-use crate::{limits, number_table::NumberTable, verbs::pd::PdId};
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc},
-};
-use linux_rdma::{random, rdma::memory::access, sync::lock_bh};
-use rrxe_core::{Fault, Flush, RemoteAccess};
+use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
 
-/// Memory regions by key: 24 bits of number, and 8 low bits that the consumer changes with each
-/// use.
-#[pin_data]
-pub(crate) struct MrTable {
-    #[pin]
-    pub(super) numbers: NumberTable<Mr>,
+/// Memory regions and windows. A key is 24 bits of number, and 8 low bits that the consumer changes
+/// with each use.
+pub(crate) type MrTable = NumberTable<Mr>;
+
+/// The bytes of an access, by the key that names their memory. Each lookup sees any change to the
+/// region.
+#[derive(Clone, Copy)]
+pub(crate) struct Reference {
+    pub(super) pd: PdId,
+    pub(super) key: u32,
+    pub(super) va: u64,
+    /// Required rights.
+    pub(super) required: u32,
+}
+
+impl Reference {
+    #[inline]
+    fn new(pd: PdId, key: u32, va: u64, required: u32) -> Self {
+        Self {
+            pd,
+            key,
+            va,
+            required,
+        }
+    }
+
+    /// Returns a reference to bytes of a data segment, to be sent.
+    #[inline]
+    pub(crate) fn local(pd: PdId, lkey: u32, va: u64) -> Self {
+        Self::new(pd, lkey, va, 0)
+    }
+
+    /// Returns a reference to bytes that a READ asks for.
+    #[inline]
+    pub(crate) fn to_read(pd: PdId, rkey: u32, va: u64) -> Self {
+        Self::new(pd, rkey, va, access::REMOTE_READ)
+    }
+}
+
+/// Bytes that an access was checked for, valid while the RCU read lock is held.
+///
+/// # Invariants
+///
+/// [`MrTable::span`] has found the bytes inside the memory that a valid key of their protection
+/// domain names. If the source is locked, the key stays valid.
+pub(crate) struct Span<'a> {
+    source: Source<'a>,
+    rcu: &'a rcu::Guard,
+    /// Offset of the first byte in the memory.
+    offset: u64,
+    /// Bytes.
+    len: u32,
+}
+
+enum Source<'a> {
+    Registered(&'a Memory),
+    /// Locked, so that the key can't be invalidated meanwhile.
+    Locked(BhLocked<'a, KeyState>),
 }
 
 impl MrTable {
-    pub(crate) fn new() -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            numbers <- NumberTable::new(limits::MAX_MR + limits::MAX_MW),
-        })
-    }
-
-    /// Reserves an index. Returns it with a key.
-    pub(super) fn reserve(&self) -> Result<(u32, u32)> {
-        let (index, number) = self.numbers.reserve()?;
-        Ok((index, number << 8 | random::u32() & 0xff))
-    }
-
     /// Returns the region with the number in this key. The caller must check the rest of the key.
     #[inline]
-    pub(super) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
-        self.numbers.get_ref(key >> 8, rcu)
+    pub(super) fn by_key<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
+        self.get_ref(key >> 8, rcu)
     }
 
-    /// Returns a counted reference to the region with the number in this key.
-    pub(super) fn get_arc(&self, key: u32, rcu: &rcu::Guard) -> Option<Arc<Mr>> {
-        self.numbers.get(key >> 8, rcu).map(Arc::from)
-    }
-
-    /// Returns the bytes `va..va + len` of the region or window that `key` names, if the access is
-    /// allowed.
+    /// Returns `len` bytes of a region or window, if the access is allowed. `qp` is the queue pair,
+    /// if the access may use a window.
     #[inline]
     fn span<'a>(
         &'a self,
         rcu: &'a rcu::Guard,
-        request: AccessRequest,
-        key: u32,
-        va: u64,
+        qp: Option<BinderId>,
+        reference: Reference,
         len: u32,
     ) -> Result<Span<'a>, Fault> {
-        let AccessRequest {
-            pd,
-            window,
-            required,
-        } = request;
-        let mr = self.get(key, rcu).ok_or(Fault::Protection)?;
-        let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        if mr.pd.get() != pd {
-            return Err(Fault::Protection);
-        }
+        let mr = self.by_key(reference.key, rcu).ok_or(Fault::Protection)?;
         if let Kind::Registered(registered) = &mr.kind {
+            let offset = mr.find(registered, reference, len.into());
             return Ok(Span {
                 source: Source::Registered(&registered.memory),
                 rcu,
-                offset: registered
-                    .find(key, required, va, end)
-                    .ok_or(Fault::Protection)?,
+                offset: offset.ok_or(Fault::Protection)?,
                 len,
             });
         }
+        let (va, required) = (reference.va, reference.required);
+        let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         let state = lock_bh(&mr.key_state);
-        if !state.valid
-            || state.key != key
+        if mr.pd.get() != reference.pd
+            || !state.valid
+            || state.key != reference.key
             || state.access & required != required
             || !is_inside(state.iova, state.length, va, end)
         {
             return Err(Fault::Protection);
         }
-        let start = match (&mr.kind, &state.bound, window) {
+        let start = match (&mr.kind, &state.bound, qp) {
             (Kind::FastReg, _, _) => 0,
             (Kind::Window(_), Some(bound), Some(qp))
                 if state.binder.is_none_or(|binder| binder == qp) =>
@@ -104,8 +128,7 @@ impl MrTable {
         })
     }
 
-    /// Returns the bytes `va..va + len` for the queue pair's own work requests: see
-    /// [`MrTable::span`].
+    /// Returns the bytes `va..va + len` for the queue pair's own work requests.
     #[inline]
     pub(crate) fn local<'a>(
         &'a self,
@@ -116,15 +139,11 @@ impl MrTable {
         len: u32,
         write: bool,
     ) -> Result<Span<'a>, Fault> {
-        let request = AccessRequest {
-            pd,
-            window: None,
-            required: if write { access::LOCAL_WRITE } else { 0 },
-        };
-        self.span(rcu, request, lkey, va, len)
+        let required = if write { access::LOCAL_WRITE } else { 0 };
+        self.span(rcu, None, Reference::new(pd, lkey, va, required), len)
     }
 
-    /// Returns the bytes `va..va + len` for a request from the peer: see [`MrTable::span`].
+    /// Returns the bytes `va..va + len` for a request from the peer.
     #[inline]
     pub(crate) fn remote<'a>(
         &'a self,
@@ -140,12 +159,29 @@ impl MrTable {
             RemoteAccess::Write => access::REMOTE_WRITE,
             RemoteAccess::Atomic => access::REMOTE_ATOMIC,
         };
-        let request = AccessRequest {
-            pd: by.pd,
-            window: Some(by.qp),
-            required,
+        let reference = Reference::new(by.pd, rkey, va, required);
+        self.span(rcu, Some(by.qp), reference, len)
+    }
+
+    /// Returns the memory of `len` bytes, and the offset of the first one, if they are pinned user
+    /// memory. Other memory does not qualify: its owner may reuse it once the work request has
+    /// completed.
+    #[inline]
+    pub(crate) fn pinned<'a>(
+        &'a self,
+        rcu: &'a rcu::Guard,
+        reference: &Reference,
+        len: u64,
+    ) -> Option<(MappedMemory<'a>, u64)> {
+        let mr = self.by_key(reference.key, rcu)?;
+        let Kind::Registered(registered) = &mr.kind else {
+            return None;
         };
-        self.span(rcu, request, rkey, va, len)
+        let Memory::User(pinned) = &registered.memory else {
+            return None;
+        };
+        let offset = mr.find(registered, *reference, len)?;
+        Some((pinned.access(rcu)?, offset))
     }
 
     /// Makes earlier writes to a region globally visible (IBA A19), if the region allows that. No
@@ -164,20 +200,106 @@ impl MrTable {
         if flush.persistent {
             required |= access::FLUSH_PERSISTENT;
         }
-        let mr = self.get(rkey, rcu).ok_or(Fault::Protection)?;
+        let mr = self.by_key(rkey, rcu).ok_or(Fault::Protection)?;
         // Windows and fast registrations never have these rights.
         let Kind::Registered(registered) = &mr.kind else {
             return Err(Fault::Protection);
         };
         // Without a range, the whole region is flushed.
         let (va, len) = flush.range.unwrap_or((registered.iova, 0));
-        let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
-        let found = registered.find(rkey, required, va, end);
-        found
-            .filter(|_| mr.pd.get() == pd)
+        let reference = Reference::new(pd, rkey, va, required);
+        mr.find(registered, reference, len.into())
             .ok_or(Fault::Protection)?;
         // The CPU wrote the data and caches are coherent, so a memory barrier is enough.
-        linux_rdma::sync::smp_mb();
+        smp_mb();
         Ok(())
+    }
+}
+
+impl Span<'_> {
+    /// Returns the memory, and the offset of the span in it.
+    fn memory(&self) -> Result<(MappedMemory<'_>, u64), Fault> {
+        let memory = match &self.source {
+            Source::Registered(memory) => memory,
+            Source::Locked(state) => match (&state.pages, &state.bound) {
+                // SAFETY: By the type invariant the key is valid, and the source holds the lock
+                // under which the key is invalidated. `driver.rs` maps only addresses from
+                // ib_core's calls, and `MrHandle::unmap` invalidates the key before new ones are
+                // mapped.
+                (Some(pages), _) => return Ok((unsafe { pages.access() }, self.offset)),
+                (None, Some(bound)) => match &bound.region.kind {
+                    Kind::Registered(registered) => &registered.memory,
+                    _ => return Err(Fault::Protection),
+                },
+                (None, None) => return Err(Fault::Protection),
+            },
+        };
+        match memory {
+            Memory::User(pinned) => pinned
+                .access(self.rcu)
+                .map(|memory| (memory, self.offset))
+                .ok_or(Fault::Protection),
+            Memory::Kernel(memory) => {
+                // SAFETY: By the type invariant the key and the protection domain were checked.
+                // User programs have no such domain (`Mr::kernel`), and peers have no rights to
+                // such a region. A kernel consumer has therefore named these bytes by the L_Key in
+                // a work request of this queue pair, which completes after its memory was accessed.
+                let memory = unsafe { memory.access(self.offset, self.len.into()) };
+                Ok((memory, 0))
+            }
+        }
+    }
+
+    /// Appends `len` bytes, from byte `offset` on, to a packet. They must be inside the span.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        offset: u64,
+        len: u32,
+        to: &mut PacketWriter<'_>,
+    ) -> Result<(), Fault> {
+        let (memory, start) = self.memory()?;
+        memory
+            .read(start.wrapping_add(offset), len as usize, to)
+            .map_err(|_| Fault::Protection)
+    }
+
+    /// Copies bytes to the span, from byte `offset` on. They must fit.
+    #[inline]
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
+        let (memory, start) = self.memory()?;
+        memory
+            .write(start.wrapping_add(offset as u64), from)
+            .map_err(|_| Fault::Protection)
+    }
+
+    /// Copies a fragment of a packet to the span, from byte `offset` on. It must fit.
+    #[inline]
+    pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
+        let (memory, start) = self.memory()?;
+        memory
+            .write_fragment(start.wrapping_add(offset as u64), from)
+            .map_err(|_| Fault::Protection)
+    }
+
+    /// Returns the word at the start.
+    fn word(&self) -> Result<Word<'_>, Fault> {
+        let (memory, start) = self.memory()?;
+        memory.word(start).map_err(|_| Fault::Protection)
+    }
+
+    /// Stores a word at the start with a single access, after all earlier writes.
+    pub(crate) fn store(&self, value: u64) -> Result<(), Fault> {
+        self.word()?.store(value);
+        Ok(())
+    }
+
+    /// Executes an atomic operation on the word at the start. Returns the old value.
+    pub(crate) fn atomic(&self, op: AtomicOp) -> Result<u64, Fault> {
+        let word = self.word()?;
+        Ok(match op {
+            AtomicOp::CompareSwap { compare, swap } => word.compare_swap(compare, swap),
+            AtomicOp::FetchAdd { add } => word.fetch_add(add),
+        })
     }
 }
