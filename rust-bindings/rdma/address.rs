@@ -6,7 +6,6 @@ use crate::{
     net::{IpAddr, NetDevice, NetNsCookie},
     raw,
 };
-use core::mem::ManuallyDrop;
 use kernel::{prelude::*, sync::rcu};
 
 /// The network protocol of the packets.
@@ -91,7 +90,7 @@ impl AddressInfo {
         let (gid_attr, sgid, dgid, dmac) = unsafe {
             let gid_attr = &*attr.grh.sgid_attr;
             let roce = &attr.__bindgen_anon_1.roce;
-            (gid_attr, *gid_attr.gid.raw, *attr.grh.dgid.raw, roce.dmac)
+            (gid_attr, gid_attr.gid.raw, attr.grh.dgid.raw, roce.dmac)
         };
         if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
             return Err(EINVAL);
@@ -140,10 +139,10 @@ impl AddressInfo {
     /// Returns ib_core's attribute for the query verbs. Like other drivers, this does not set
     /// `sgid_attr`.
     pub(crate) fn to_raw(self) -> raw::rdma_ah_attr {
-        let mut attr: raw::rdma_ah_attr = raw::zeroed();
+        let mut attr: raw::rdma_ah_attr = pin_init::zeroed();
         attr.type_ = raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         attr.ah_flags = raw::ib_ah_flags_IB_AH_GRH as u8;
-        attr.grh.dgid.raw = ManuallyDrop::new(self.dgid);
+        attr.grh.dgid.raw = self.dgid;
         attr.grh.sgid_index = self.sgid_index;
         attr.grh.flow_label = self.flow_label;
         attr.grh.hop_limit = self.hop_limit;
@@ -151,7 +150,7 @@ impl AddressInfo {
         attr.sl = self.sl;
         attr.static_rate = self.static_rate;
         attr.port_num = self.port;
-        attr.__bindgen_anon_1.roce = ManuallyDrop::new(raw::roce_ah_attr { dmac: self.dmac });
+        attr.__bindgen_anon_1.roce = raw::roce_ah_attr { dmac: self.dmac };
         attr
     }
 

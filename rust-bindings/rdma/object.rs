@@ -36,8 +36,8 @@ impl<I, T> Object<I, T> {
     ///
     /// # Safety
     ///
-    /// `ib` points to an ib struct that ib_core allocated with the size of `Self` (or the driver
-    /// with [`Object::new_boxed`]), and the object lives for `'a`.
+    /// `ib` points to an ib struct that ib_core, or `Ops::new_mr`, allocated with the size of
+    /// `Self`, and the object lives for `'a`.
     pub(crate) unsafe fn from_ptr<'a>(ib: *mut I) -> &'a Self {
         // SAFETY: The ib struct is the first field of the `repr(C)` struct `Self`, and the caller
         // guarantees its size and lifetime. Both fields are in cells, so C code may change them.
@@ -102,26 +102,6 @@ impl<I, T> Object<I, T> {
             (*object.data.get()).assume_init_drop();
         }
         Ok(())
-    }
-
-    /// Allocates an object that the driver owns, not ib_core (`struct ib_mr`), for the result of
-    /// `make`, unless that is `None`. The memory is allocated before `make` is called.
-    pub(crate) fn new_boxed<K>(
-        make: impl FnOnce() -> Result<Option<(T, K)>>,
-    ) -> Result<Option<(KBox<Self>, K)>>
-    where
-        I: raw::AllZeroes,
-    {
-        let room = KBox::<Self>::new_uninit(GFP_KERNEL_ACCOUNT)?;
-        let boxed = |(data, more)| {
-            let object = Self {
-                ib: UnsafeCell::new(raw::zeroed()),
-                // INVARIANT: The data is initialized here.
-                data: UnsafeCell::new(MaybeUninit::new(data)),
-            };
-            (KBox::write(room, object), more)
-        };
-        Ok(make()?.map(boxed))
     }
 }
 

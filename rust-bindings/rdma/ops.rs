@@ -23,11 +23,6 @@ use crate::raw;
 use core::mem::size_of;
 use kernel::{ffi::c_int, prelude::*, str::as_char_ptr_in_const_context, ThisModule};
 
-/// Implements `ERR_PTR()` for operations that return an object.
-fn err_ptr<T>(e: Error) -> *mut T {
-    e.to_errno() as isize as *mut T
-}
-
 /// Converts a result to a non-negative count or a negative error number.
 fn count(result: Result<usize>) -> c_int {
     match result {

@@ -297,7 +297,7 @@ impl QpAttr {
     /// Returns ib_core's attributes for QUERY_QP. Attributes that a queue pair lacks are zero,
     /// because ib_core copies them to the program (ib_uverbs_query_qp() in uverbs_cmd.c).
     pub(crate) fn to_raw(self, cap: QpCap) -> raw::ib_qp_attr {
-        let mut attr: raw::ib_qp_attr = raw::zeroed();
+        let mut attr: raw::ib_qp_attr = pin_init::zeroed();
         attr.qp_state = self.state as u32;
         attr.cur_qp_state = self.cur_state as u32;
         attr.path_mtu = if self.path_mtu == 0 {

@@ -7,11 +7,7 @@ use super::{
     object::{Ah, Driver},
 };
 use crate::{raw, shared_bytes};
-use core::{
-    marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
-    ptr,
-};
+use core::{marker::PhantomData, mem::MaybeUninit, ptr};
 use kernel::prelude::*;
 
 /// A data segment of a work request: an address in the region that the L_Key names, and a length in
@@ -163,7 +159,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the identifier that the completion will carry.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of plain data.
-        unsafe { *self.wr.__bindgen_anon_1.wr_id }
+        unsafe { self.wr.__bindgen_anon_1.wr_id }
     }
 
     /// Returns the operation (`enum ib_wr_opcode`).
@@ -179,7 +175,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the immediate data (network byte order) or the key to invalidate.
     pub fn imm_or_key(&self) -> u32 {
         // SAFETY: Both members of the union are 32 bits of plain data.
-        unsafe { *self.wr.ex.invalidate_rkey }
+        unsafe { self.wr.ex.invalidate_rkey }
     }
 
     /// Returns the number of data segments, as given by the consumer.
@@ -317,7 +313,7 @@ impl<'a> RecvWr<'a> {
     /// Returns the identifier that the completion will carry.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of plain data.
-        unsafe { *self.0.__bindgen_anon_1.wr_id }
+        unsafe { self.0.__bindgen_anon_1.wr_id }
     }
 
     /// Returns the number of data segments, as given by the consumer.
@@ -383,14 +379,14 @@ pub mod wc {
 impl Wc {
     /// Fills in a completion of the queue pair `qp`.
     pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
-        let wc: &mut raw::ib_wc = self.0.write(raw::zeroed());
-        wc.__bindgen_anon_1.wr_id = ManuallyDrop::new(contents.wr_id);
+        let wc: &mut raw::ib_wc = self.0.write(pin_init::zeroed());
+        wc.__bindgen_anon_1.wr_id = contents.wr_id;
         wc.status = contents.status;
         wc.opcode = contents.opcode;
         wc.vendor_err = contents.vendor_err;
         wc.byte_len = contents.byte_len;
         wc.qp = qp.0;
-        wc.ex.invalidate_rkey = ManuallyDrop::new(contents.imm_or_key);
+        wc.ex.invalidate_rkey = contents.imm_or_key;
         wc.src_qp = contents.src_qp;
         wc.wc_flags = contents.flags as i32;
         wc.pkey_index = contents.pkey_index;

@@ -89,11 +89,11 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::ib_qp_init_attr,
     ) -> c_int {
         // SAFETY: `ib_query_qp()` (verbs.c) passes a live queue pair, and `attr` and `init` are
-        // valid for writes. All zeroes are valid for a C struct of integers and pointers.
+        // valid for writes.
         errno(unsafe {
             D::query_qp(Qp::<D>::from_ptr(ib).data()).map(|(from, cap, signal_all)| {
                 attr.write(from.to_raw(cap));
-                let mut answer: raw::ib_qp_init_attr = core::mem::zeroed();
+                let mut answer: raw::ib_qp_init_attr = pin_init::zeroed();
                 answer.event_handler = (*ib).event_handler;
                 answer.qp_context = (*ib).qp_context;
                 answer.send_cq = (*ib).send_cq;

@@ -51,7 +51,7 @@ impl<D: Driver> Ops<D> {
                 )?;
                 (*init).attr = attr;
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
-                    (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
+                    (*ib).ext.__bindgen_anon_1.xrc.srq_num = number;
                 }
                 Ok(srq)
             })
