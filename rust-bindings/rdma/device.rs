@@ -9,8 +9,14 @@ use kernel::{
     error::to_result,
     prelude::*,
     str::CStr,
-    sync::atomic::{Atomic, Full, Release},
+    sync::{
+        aref::ARef,
+        atomic::{Atomic, Full, Release},
+    },
 };
+
+/// The number of a device's only port.
+pub(super) const PORT: u32 = 1;
 
 /// A device, followed by the driver's data. Once it is registered, ib_core owns it.
 ///
@@ -63,23 +69,13 @@ impl<D: Driver> Device<D> {
         unsafe { (*self.data.get()).assume_init_drop() };
     }
 
-    /// Fills in the speed and width of the port's network device, for QUERY_PORT.
-    pub fn fill_speed(&self, port: u32, attr: &mut super::attr::PortAttr<'_>) -> Result {
-        let (mut speed, mut width) = (0u16, 0u8);
-        // SAFETY: The device is valid. ib_get_eth_speed() (verbs.c) fails if the port has no
-        // network device.
-        to_result(unsafe { raw::ib_get_eth_speed(self.as_raw(), port, &mut speed, &mut width) })?;
-        attr.raw_speed(speed, width);
-        Ok(())
-    }
-
-    /// Returns the network device of a port, or `None` after it was removed.
-    pub fn netdev(&self, port: u32) -> Option<kernel::sync::aref::ARef<NetDevice>> {
+    /// Returns the network device of the port, or `None` after it was removed.
+    pub fn netdev(&self) -> Option<ARef<NetDevice>> {
         // SAFETY: The device is valid; ib_device_get_netdev() (device.c) returns null or a device
         // with a reference for the caller.
         unsafe {
-            NonNull::new(raw::ib_device_get_netdev(self.as_raw(), port))
-                .map(|netdev| kernel::sync::aref::ARef::from_raw(netdev.cast()))
+            NonNull::new(raw::ib_device_get_netdev(self.as_raw(), PORT))
+                .map(|netdev| ARef::from_raw(netdev.cast()))
         }
     }
 }
@@ -130,8 +126,8 @@ pub fn by_netdev<D: Driver>(netdev: &NetDevice) -> Option<DeviceRef<D>> {
 pub struct UnregisteredDevice<D: Driver>(NonNull<Device<D>>);
 
 impl<D: Driver> UnregisteredDevice<D> {
-    /// Allocates a device whose port 1 uses one network device, in the network namespace of that
-    /// device. `guid` is the node GUID.
+    /// Allocates a device with one port, which uses `netdev`, in the network namespace of `netdev`.
+    /// `guid` is the node GUID.
     ///
     /// # Errors
     ///
@@ -160,7 +156,7 @@ impl<D: Driver> UnregisteredDevice<D> {
             // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
             let this = Self(device);
             (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;
-            (*ib).phys_port_cnt = 1;
+            (*ib).phys_port_cnt = PORT;
             (*ib).num_comp_vectors = completion_vectors as i32;
             (*ib).local_dma_lkey = 0;
             (*ib).node_guid = u64::from_ne_bytes(guid);
@@ -172,7 +168,7 @@ impl<D: Driver> UnregisteredDevice<D> {
                 *to = *from;
             }
             (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
-            to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), 1))?;
+            to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), PORT))?;
             Ok(this)
         }
     }

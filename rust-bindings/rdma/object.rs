@@ -4,7 +4,7 @@
 
 use super::{
     address::AddressInfo,
-    attr::{CqInitAttr, DeviceAttr, PortAttr, PortImmutable, StatName},
+    attr::{CqInitAttr, DeviceAttr, PortAttr, StatName},
     device::Device,
     event::{CqTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
@@ -12,7 +12,7 @@ use super::{
     udata::Udata,
     wr::{RecvWrs, SendWrs, Wc},
 };
-use crate::raw;
+use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
 use kernel::{prelude::*, str::CStr, sync::Arc, ThisModule};
 
@@ -245,7 +245,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn module() -> &'static ThisModule;
 
     /// Creates a device on a network device: `rdma link add NAME type TYPE netdev NETDEV`.
-    fn newlink(name: &CStr, netdev: &crate::net::NetDevice) -> Result;
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
 
     /// Called before `rdma link delete` unregisters the device.
     fn dellink(_device: &Device<Self>) -> Result {
@@ -255,18 +255,17 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Releases external resources of the device. ib_core no longer uses the device.
     fn dealloc(_device: &Self::Device) {}
 
-    /// Fills in the attributes of the device.
-    fn query_device(device: &Device<Self>, attr: &mut DeviceAttr<'_>) -> Result;
-    /// Fills in the attributes of a port, numbered from 1.
-    fn query_port(device: &Device<Self>, port: u32, attr: &mut PortAttr<'_>) -> Result;
-    /// Returns the attributes of a port that never change.
-    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
+    /// Returns the attributes of the device.
+    fn query_device(device: &Device<Self>) -> DeviceAttr;
+    /// Returns the attributes of the port, whose network device is `netdev`. The state, the speed
+    /// and the width of the link need not be filled in. The sizes of the tables never change.
+    fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr;
     /// Returns an entry of the P_Key table.
-    fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
+    fn query_pkey(index: u16) -> Result<u16>;
 
-    /// Fills in the statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS). ib_core
-    /// adds the values of all current and former [counters](Self::Counter).
-    fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
+    /// Fills in the statistics of the port, in the order of [`PORT_STATS`](Self::PORT_STATS).
+    /// ib_core adds the values of all current and former [counters](Self::Counter).
+    fn port_stats(device: &Device<Self>, values: &mut [u64]);
 
     /// Creates counters for queue pairs. Returns them with their number, which is not 0 and which
     /// is unique in the device.

@@ -4,7 +4,7 @@
 
 use super::{
     address::AddressInfo,
-    attr,
+    attr, device,
     object::{Cq, Driver, Srq, Xrcd},
 };
 use crate::raw;
@@ -321,7 +321,7 @@ impl QpAttr {
         attr.max_rd_atomic = self.max_rd_atomic;
         attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
         attr.min_rnr_timer = self.min_rnr_timer;
-        attr.port_num = 1; // A device has one port.
+        attr.port_num = device::PORT;
         attr.timeout = self.timeout;
         attr.retry_cnt = self.retry_cnt;
         attr.rnr_retry = self.rnr_retry;

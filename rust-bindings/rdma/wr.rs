@@ -3,6 +3,7 @@
 //! Work requests and completions of kernel consumers.
 
 use super::{
+    device,
     event::QpTarget,
     object::{Ah, Driver},
 };
@@ -391,7 +392,7 @@ impl Wc {
         wc.wc_flags = contents.flags as i32;
         wc.pkey_index = contents.pkey_index;
         wc.sl = contents.sl;
-        wc.port_num = 1;
+        wc.port_num = device::PORT;
         wc.smac = contents.smac;
         wc.vlan_id = contents.vlan_id;
         wc.network_hdr_type = contents.network_hdr_type;

@@ -48,7 +48,7 @@ fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         return Err(EINVAL);
     }
     if mask.has(QpAttrMask::PATH_MTU) {
-        let netdev = device.netdev(1).ok_or(ENODEV)?;
+        let netdev = device.netdev().ok_or(ENODEV)?;
         if attr.path_mtu > limits::ib_mtu(netdev.mtu()) {
             return Err(EINVAL);
         }
@@ -168,7 +168,7 @@ fn mtu(
         if next != QpState::Rtr {
             return Ok(None);
         }
-        limits::ib_mtu(device.netdev(1).ok_or(ENODEV)?.mtu())
+        limits::ib_mtu(device.netdev().ok_or(ENODEV)?.mtu())
     } else if mask.has(QpAttrMask::PATH_MTU) {
         attr.path_mtu
     } else {

@@ -6,7 +6,7 @@ use super::{no_udata, Ops};
 use crate::{
     raw,
     rdma::{
-        device::Device,
+        device::{self, Device},
         object::{errno, Driver, Pd, Qp},
         qp::{QpAttr, QpAttrMask, QpInit},
         udata::Udata,
@@ -100,7 +100,7 @@ impl<D: Driver> Ops<D> {
                 answer.recv_cq = (*ib).recv_cq;
                 answer.srq = (*ib).srq;
                 answer.qp_type = (*ib).qp_type;
-                answer.port_num = 1;
+                answer.port_num = device::PORT;
                 answer.sq_sig_type = if signal_all {
                     raw::ib_sig_type_IB_SIGNAL_ALL_WR
                 } else {
