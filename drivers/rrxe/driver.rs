@@ -290,9 +290,8 @@ impl Driver for Rrxe {
         qp::modify::query(qp)
     }
 
-    fn destroy_qp(qp: &Self::Qp) -> Result {
+    fn destroy_qp(qp: &Self::Qp) {
         qp::create::destroy(qp);
-        Ok(())
     }
 
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {

@@ -32,7 +32,7 @@ pub struct Device<D: Driver> {
     enum_ops: *const raw::rdma_enum_ops,
     /// The contents of the sysfs files (attributes.c). Must follow `enum_ops`.
     identity: *const raw::rdma_identity,
-    data: UnsafeCell<MaybeUninit<D::Device>>,
+    pub(super) data: UnsafeCell<MaybeUninit<D::Device>>,
 }
 
 impl<D: Driver> Device<D> {
@@ -56,17 +56,6 @@ impl<D: Driver> Device<D> {
     pub fn data(&self) -> &D::Device {
         // SAFETY: The data is initialized by the type invariant, and not written to while shared.
         unsafe { (*self.data.get()).assume_init_ref() }
-    }
-
-    /// Drops the driver's data.
-    ///
-    /// # Safety
-    ///
-    /// Called once, after ib_core has stopped using the driver.
-    pub(crate) unsafe fn drop_data(&self) {
-        // SAFETY: The data is initialized by the type invariant, and the caller guarantees that
-        // nothing uses it.
-        unsafe { (*self.data.get()).assume_init_drop() };
     }
 
     /// Returns the network device of the port, or `None` after it was removed.

@@ -85,23 +85,21 @@ impl<I, T> Object<I, T> {
         Ok(())
     }
 
-    /// Implements a destroy operation: drops the driver's data, unless `destroy` fails.
+    /// Implements a destroy operation: calls `destroy` and drops the driver's data.
     ///
     /// # Safety
     ///
     /// `ib` meets the requirements of [`Object::from_ptr`]. The create operation of the object has
-    /// succeeded, and nothing else uses the object. If this function succeeds, nothing uses the
-    /// object afterwards.
-    pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T) -> Result) -> Result {
+    /// succeeded. This is the only call for the object, which nothing else uses from now on.
+    pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T)) {
         // SAFETY: The caller guarantees the requirements of `from_ptr`, and that the object was
         // created and not yet destroyed, so its data is initialized by the type invariant. The
         // caller also guarantees that nothing uses the data after `destroy`.
         unsafe {
             let object = Self::from_ptr(ib);
-            destroy(object.data())?;
+            destroy(object.data());
             (*object.data.get()).assume_init_drop();
         }
-        Ok(())
     }
 }
 
@@ -147,14 +145,10 @@ impl<I, T> Object<I, Reporting<I, T>> {
     /// # Safety
     ///
     /// `ib` meets the requirements of [`Object::destroy`].
-    pub(crate) unsafe fn destroy_reporting(
-        ib: *mut I,
-        destroy: impl FnOnce(&T) -> Result,
-    ) -> Result {
+    pub(crate) unsafe fn destroy_reporting(ib: *mut I, destroy: impl FnOnce(&T)) {
         let end = |data: &Reporting<I, T>| {
-            destroy(&data.driver)?;
+            destroy(&data.driver);
             data.target.close();
-            Ok(())
         };
         // SAFETY: The caller guarantees the requirements of `destroy`.
         unsafe { Self::destroy(ib, end) }
@@ -338,7 +332,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// request.
     fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)>;
     /// Destroys a queue pair.
-    fn destroy_qp(qp: &Self::Qp) -> Result;
+    fn destroy_qp(qp: &Self::Qp);
     /// Attaches a datagram queue pair to a multicast group, given by its GID.
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
     /// Detaches a queue pair from a multicast group.

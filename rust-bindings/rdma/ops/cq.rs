@@ -79,12 +79,8 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_cq_user()`).
-        errno(unsafe {
-            Cq::<D>::destroy_reporting(ib, |cq| {
-                D::destroy_cq(cq);
-                Ok(())
-            })
-        })
+        unsafe { Cq::<D>::destroy_reporting(ib, D::destroy_cq) };
+        0
     }
 
     pub(super) unsafe extern "C" fn poll_cq(

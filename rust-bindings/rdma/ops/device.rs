@@ -24,7 +24,7 @@ impl<D: Driver> Ops<D> {
         unsafe {
             let device = Device::<D>::from_raw(ib);
             D::dealloc(device.data());
-            device.drop_data();
+            (*device.data.get()).assume_init_drop();
         }
     }
 
@@ -175,10 +175,9 @@ impl<D: Driver> Ops<D> {
     }
 
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
-        // This cannot fail.
         // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
         // this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
-        let _ = unsafe { Ucontext::<D>::destroy(ib, |_| Ok(())) };
+        unsafe { Ucontext::<D>::destroy(ib, |_| ()) };
     }
 
     /// Allows removing a device while programs have it open: ib_core then destroys their objects.

@@ -147,7 +147,10 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `ib_dereg_mr_user()` (verbs.c) passes a live region. On success ib_core no longer
         // uses it, and `new_mr` boxed it.
         errno(unsafe {
-            Mr::<D>::destroy(mr, D::dereg_mr).map(|()| drop(KBox::from_raw(mr.cast::<Mr<D>>())))
+            D::dereg_mr(Mr::<D>::from_ptr(mr).data()).map(|()| {
+                Mr::<D>::destroy(mr, |_| ());
+                drop(KBox::from_raw(mr.cast::<Mr<D>>()));
+            })
         })
     }
 
@@ -221,6 +224,8 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
         // SAFETY: The window is live, and ib_core calls this once for it, or again after a failure
         // (uverbs_main.c, `uverbs_dealloc_mw()`).
-        errno(unsafe { Mw::<D>::destroy(ib, D::dealloc_mw) })
+        errno(unsafe {
+            D::dealloc_mw(Mw::<D>::from_ptr(ib).data()).map(|()| Mw::<D>::destroy(ib, |_| ()))
+        })
     }
 }

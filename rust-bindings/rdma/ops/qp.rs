@@ -116,9 +116,10 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_qp,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue pair is live, and ib_core destroys it once (`ib_destroy_qp_user()`,
-        // verbs.c). ib_core frees it if this succeeds; by then, its event target is closed.
-        errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
+        // SAFETY: The queue pair is live and not used afterwards, and ib_core calls this once for
+        // it (verbs.c, `ib_destroy_qp_user()`).
+        unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) };
+        0
     }
 
     pub(super) unsafe extern "C" fn attach_mcast(

@@ -91,12 +91,8 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_srq_user()`).
-        errno(unsafe {
-            Srq::<D>::destroy_reporting(ib, |srq| {
-                D::destroy_srq(srq);
-                Ok(())
-            })
-        })
+        unsafe { Srq::<D>::destroy_reporting(ib, D::destroy_srq) };
+        0
     }
 
     pub(super) unsafe extern "C" fn post_srq_recv(
