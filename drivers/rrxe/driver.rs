@@ -25,25 +25,17 @@ use linux_rdma::{
     net::NetDevice,
     rdma::{
         attr::{
-            device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, DeviceLimit, PortAttr, StatName,
-            ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
+            device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, DeviceLimit, PortAttr, SrqAttr,
+            StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
         memory::KernelMemory,
+        no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
-        srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWrs, SendWrs, Wc},
         AddressInfo, CqTarget, Device, Driver, Identity, MrChange, MrKeys, QpTarget, SrqTarget,
-        Udata, UserMemory,
+        Udata, UserMemory, XrcSrq,
     },
 };
-
-/// Checks that a command without a driver part has no input, and writes no response.
-fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
-    match udata {
-        Some(udata) => udata.expect_nothing(),
-        None => Ok(()),
-    }
-}
 
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
@@ -338,11 +330,11 @@ impl Driver for Rrxe {
     fn modify_srq(
         device: &Device<Self>,
         srq: &Self::Srq,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result {
-        srq.modify(device, attr, mask, udata)
+        srq.modify(device, max_wr, limit, udata)
     }
 
     fn query_srq(srq: &Self::Srq) -> Result<SrqAttr> {

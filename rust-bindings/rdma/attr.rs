@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of devices and ports.
+//! Attributes of devices, ports and queues.
 
 use crate::raw;
 use kernel::str::CStr;
@@ -15,6 +15,11 @@ pub type CqInitAttr = raw::ib_cq_init_attr;
 pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
 /// The device may ignore an overrun.
 pub const CQ_FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
+
+/// Attributes of a shared receive queue: the maximum numbers of outstanding work requests and of
+/// data segments in each, and the limit. An event is reported when fewer work requests than the
+/// limit are left; 0 disables it.
+pub type SrqAttr = raw::ib_srq_attr;
 
 /// Attributes of a device, named as in ib_verbs.h.
 pub type DeviceAttr = raw::ib_device_attr;

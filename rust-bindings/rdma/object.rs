@@ -4,11 +4,10 @@
 
 use super::{
     address::AddressInfo,
-    attr::{CqInitAttr, DeviceAttr, PortAttr, StatName},
+    attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
     device::Device,
     event::{CqTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
-    srq::{SrqAttr, SrqAttrMask, XrcSrq},
     udata::Udata,
     wr::{RecvWrs, SendWrs, Wc},
 };
@@ -180,6 +179,14 @@ pub struct UserMemory {
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
+}
+
+/// Additional arguments of CREATE_SRQ for XRC.
+pub struct XrcSrq<'a, D: Driver> {
+    /// XRC domain.
+    pub xrcd: &'a D::Xrcd,
+    /// Completion queue of the work requests.
+    pub cq: &'a D::Cq,
 }
 
 /// Names and version of a driver's devices, as shown by `ibstat` and `ibv_devinfo`.
@@ -357,12 +364,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
         target: Arc<SrqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Srq, u32)>;
-    /// Changes the attributes in `mask`. On failure, none of them changes.
+    /// Resizes a shared receive queue to `max_wr`, and sets its limit to `limit`. On failure,
+    /// neither of them changes.
     fn modify_srq(
         device: &Device<Self>,
         srq: &Self::Srq,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result;
     /// Returns the current attributes.

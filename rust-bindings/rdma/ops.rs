@@ -31,14 +31,6 @@ fn count(result: Result<usize>) -> c_int {
     }
 }
 
-/// Checks and completes the udata of a command without a driver-specific part.
-fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
-    match udata {
-        Some(udata) => udata.expect_nothing(),
-        None => Ok(()),
-    }
-}
-
 /// The operations of driver `D`, as C functions: each one that has the name of an operation of
 /// `struct ib_device_ops` implements that operation.
 ///

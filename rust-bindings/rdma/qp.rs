@@ -66,43 +66,9 @@ impl QpState {
     }
 }
 
-/// Capacity of a queue pair (`struct ib_qp_cap`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QpCap {
-    /// Maximum number of send work requests.
-    pub max_send_wr: u32,
-    /// Maximum number of receive work requests.
-    pub max_recv_wr: u32,
-    /// Maximum number of data segments in a send work request.
-    pub max_send_sge: u32,
-    /// Maximum number of data segments in a receive work request.
-    pub max_recv_sge: u32,
-    /// Maximum inline data in bytes.
-    pub max_inline_data: u32,
-}
-
-impl QpCap {
-    fn from_raw(cap: &raw::ib_qp_cap) -> Self {
-        Self {
-            max_send_wr: cap.max_send_wr,
-            max_recv_wr: cap.max_recv_wr,
-            max_send_sge: cap.max_send_sge,
-            max_recv_sge: cap.max_recv_sge,
-            max_inline_data: cap.max_inline_data,
-        }
-    }
-
-    pub(crate) fn to_raw(self) -> raw::ib_qp_cap {
-        raw::ib_qp_cap {
-            max_send_wr: self.max_send_wr,
-            max_recv_wr: self.max_recv_wr,
-            max_send_sge: self.max_send_sge,
-            max_recv_sge: self.max_recv_sge,
-            max_inline_data: self.max_inline_data,
-            max_rdma_ctxs: 0,
-        }
-    }
-}
+/// Capacity of a queue pair: the maximum numbers of send and receive work requests and of data
+/// segments in each, and the maximum inline data in bytes.
+pub type QpCap = raw::ib_qp_cap;
 
 /// Arguments of CREATE_QP.
 pub struct QpInit<'a, D: Driver> {
@@ -163,7 +129,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
         };
         Ok(Self {
             qp_type,
-            cap: QpCap::from_raw(&init.cap),
+            cap: init.cap,
             signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
             port: init.port_num,
             create_flags: init.create_flags,
@@ -311,7 +277,7 @@ impl QpAttr {
         attr.sq_psn = self.sq_psn;
         attr.dest_qp_num = self.dest_qpn;
         attr.qp_access_flags = self.access_flags as i32;
-        attr.cap = cap.to_raw();
+        attr.cap = cap;
         if let Some(address) = self.address {
             attr.ah_attr = address.to_raw();
         }

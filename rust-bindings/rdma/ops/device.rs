@@ -2,13 +2,13 @@
 
 //! Devices, their ports and statistics, and the contexts of processes that have them open.
 
-use super::{no_udata, Ops};
+use super::Ops;
 use crate::{
     raw,
     rdma::{
         device::Device,
         object::{errno, Driver, Ucontext},
-        udata::Udata,
+        udata::{no_udata, Udata},
     },
 };
 use kernel::{

@@ -2,14 +2,14 @@
 
 //! Queue pairs, and the posting of work requests.
 
-use super::{no_udata, Ops};
+use super::Ops;
 use crate::{
     raw,
     rdma::{
         device::{self, Device},
         object::{errno, Driver, Pd, Qp},
         qp::{QpAttr, QpAttrMask, QpInit},
-        udata::Udata,
+        udata::{no_udata, Udata},
         wr::{RecvWrs, SendWrs},
     },
 };
@@ -49,10 +49,7 @@ impl<D: Driver> Ops<D> {
                     Udata::from_ptr(udata).as_mut(),
                 )?;
                 let cap = from.cap;
-                (*init).cap = raw::ib_qp_cap {
-                    max_rdma_ctxs: (*init).cap.max_rdma_ctxs,
-                    ..cap.to_raw()
-                };
+                (*init).cap = cap;
                 (*ib).qp_num = number;
                 Ok(qp)
             })
@@ -106,7 +103,7 @@ impl<D: Driver> Ops<D> {
                 } else {
                     raw::ib_sig_type_IB_SIGNAL_REQ_WR
                 };
-                answer.cap = cap.to_raw();
+                answer.cap = cap;
                 init.write(answer);
             })
         })
