@@ -81,7 +81,7 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
         // work request of this queue pair.
         let (wr, part) = unsafe {
             let wr = self.next.as_ref()?;
-            (wr, Part::of(wr, self.is_ud))
+            (wr, SendPart::of(wr, self.is_ud))
         };
         self.current = self.next;
         // INVARIANT: `wr.next` continues the list.
@@ -91,15 +91,20 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 }
 
 /// The part of a send work request that depends on its opcode and on the type of the queue pair.
-enum Part<'a, D: Driver> {
+pub enum SendPart<'a, D: Driver> {
+    /// A READ or WRITE.
     Rdma(&'a raw::ib_rdma_wr),
+    /// An atomic operation.
     Atomic(&'a raw::ib_atomic_wr),
+    /// A fast registration of a region.
     Reg(&'a raw::ib_reg_wr, &'a raw::ib_mr),
+    /// Any work request to a UD or GSI queue pair, with its address handle.
     Ud(&'a raw::ib_ud_wr, &'a D::Ah),
+    /// Another opcode, or a work request that lacks its region or address handle.
     None,
 }
 
-impl<'a, D: Driver> Part<'a, D> {
+impl<'a, D: Driver> SendPart<'a, D> {
     /// Returns the part of a work request.
     ///
     /// # Safety
@@ -140,7 +145,8 @@ impl<'a, D: Driver> Part<'a, D> {
 /// A consumer has posted `wr`. The memory to which it points stays valid for `'a`.
 pub struct SendWr<'a, D: Driver> {
     wr: &'a raw::ib_send_wr,
-    part: Part<'a, D>,
+    /// The part that depends on the opcode and the queue pair.
+    pub part: SendPart<'a, D>,
 }
 
 /// `IB_SEND_*` flags.
@@ -211,59 +217,6 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
         to.get(..done).ok_or(EINVAL)
     }
-
-    /// Returns the remote address and the R_Key of an RDMA operation. Returns `None` for other
-    /// opcodes, and for UD and GSI.
-    pub fn rdma(&self) -> Option<(u64, u32)> {
-        match self.part {
-            Part::Rdma(wr) => Some((wr.remote_addr, wr.rkey)),
-            _ => None,
-        }
-    }
-
-    /// Returns the remote address, the R_Key, the compare operand or addend, and the swap operand
-    /// of an atomic operation. Returns `None` for other opcodes, and for UD and GSI.
-    pub fn atomic(&self) -> Option<(u64, u32, u64, u64)> {
-        match self.part {
-            Part::Atomic(wr) => Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap)),
-            _ => None,
-        }
-    }
-
-    /// Returns the key, the rights, the address and the length of a fast registration. Returns
-    /// `None` for other opcodes, and for UD and GSI.
-    pub fn reg(&self) -> Option<(u32, u32, u64, u64)> {
-        match self.part {
-            Part::Reg(wr, mr) => Some((wr.key, wr.access as u32, mr.iova, mr.length)),
-            _ => None,
-        }
-    }
-
-    /// Returns the additional fields of a work request to a UD or GSI queue pair. Returns `None`
-    /// for other queue pairs, or without an address handle.
-    pub fn ud(&self) -> Option<UdPart<'a, D>> {
-        match self.part {
-            Part::Ud(wr, ah) => Some(UdPart {
-                ah,
-                remote_qpn: wr.remote_qpn,
-                remote_qkey: wr.remote_qkey,
-                pkey_index: wr.pkey_index,
-            }),
-            _ => None,
-        }
-    }
-}
-
-/// The additional fields of a send work request to a UD or GSI queue pair.
-pub struct UdPart<'a, D: Driver> {
-    /// The driver's address handle.
-    pub ah: &'a D::Ah,
-    /// Number of the destination queue pair.
-    pub remote_qpn: u32,
-    /// Q_Key of the destination.
-    pub remote_qkey: u32,
-    /// Index of the P_Key (GSI only).
-    pub pkey_index: u16,
 }
 
 /// A list of receive work requests that is being posted.
