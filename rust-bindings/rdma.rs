@@ -22,7 +22,7 @@ pub mod qp;
 pub mod udata;
 pub mod wr;
 
-pub use address::{AddressInfo, NetworkType};
+pub use address::AddressInfo;
 pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
 pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
 pub use object::{Driver, Identity, MrChange, MrKeys, Object, UserMemory, XrcSrq};

@@ -8,26 +8,15 @@ use crate::{
 };
 use kernel::{prelude::*, sync::rcu};
 
-/// The network protocol of the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetworkType {
-    /// UDP over IPv4.
-    Ipv4,
-    /// UDP over IPv6.
-    Ipv6,
-}
-
 /// The path to a peer: the selected source GID and the destination.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressInfo {
     /// Source GID (IPv4 as an IPv4-mapped address).
     pub sgid: [u8; 16],
-    /// Destination GID.
+    /// Destination GID, of the same version of IP.
     pub dgid: [u8; 16],
     /// Index of the source GID in the port's table.
     pub sgid_index: u8,
-    /// IPv4 or IPv6, according to the source GID.
-    pub network: NetworkType,
     /// Index of the source GID's interface: the port's network device or a VLAN on it. 0 if the
     /// interface has been removed.
     pub ifindex: u32,
@@ -51,27 +40,16 @@ pub struct AddressInfo {
 }
 
 impl AddressInfo {
-    /// Returns whether the GID is an IPv4-mapped IPv6 address.
-    fn is_v4_mapped(gid: &[u8; 16]) -> bool {
-        matches!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
-    }
-
-    /// Returns the IPv4 address of an IPv4-mapped GID.
-    pub fn ipv4_of(gid: &[u8; 16]) -> [u8; 4] {
-        let [.., a, b, c, d] = *gid;
-        [a, b, c, d]
-    }
-
     /// Returns the IP address that a GID represents.
     pub fn ip_of(gid: &[u8; 16]) -> IpAddr {
-        if Self::is_v4_mapped(gid) {
-            IpAddr::V4(Self::ipv4_of(gid))
-        } else {
-            IpAddr::V6(*gid)
+        match *gid {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => IpAddr::V4([a, b, c, d]),
+            _ => IpAddr::V6(*gid),
         }
     }
 
-    /// Reads ib_core's attribute. Returns `EINVAL` if it has no route or is not RoCEv2.
+    /// Reads ib_core's attribute. Returns `EINVAL` if it has no route or is not RoCEv2, or if the
+    /// GIDs belong to different versions of IP.
     ///
     /// # Safety
     ///
@@ -92,15 +70,9 @@ impl AddressInfo {
             let roce = &attr.__bindgen_anon_1.roce;
             (gid_attr, gid_attr.gid.raw, attr.grh.dgid.raw, roce.dmac)
         };
-        if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
-            return Err(EINVAL);
-        }
-        let network = if Self::is_v4_mapped(&sgid) {
-            NetworkType::Ipv4
-        } else {
-            NetworkType::Ipv6
-        };
-        if (network == NetworkType::Ipv4) != Self::is_v4_mapped(&dgid) {
+        if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP
+            || Self::ip_of(&sgid).version() != Self::ip_of(&dgid).version()
+        {
             return Err(EINVAL);
         }
         let (ifindex, namespace) = {
@@ -123,7 +95,6 @@ impl AddressInfo {
             sgid,
             dgid,
             sgid_index: attr.grh.sgid_index,
-            network,
             ifindex,
             namespace,
             flow_label: attr.grh.flow_label & 0xf_ffff,
