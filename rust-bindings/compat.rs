@@ -31,26 +31,6 @@ pub fn smp_mb() {
     kernel::sync::barrier::smp_mb(kernel::sync::barrier::Full);
 }
 
-/// Returns the module of the crate that calls this, `THIS_MODULE` in C.
-#[cfg(linux_7_2)]
-#[macro_export]
-#[expect(clippy::crate_in_macro_def, reason = "the module is the caller's")]
-macro_rules! this_module {
-    () => {
-        &crate::THIS_MODULE
-    };
-}
-
-/// Returns the module of the crate that calls this, `THIS_MODULE` in C.
-#[cfg(not(linux_7_2))]
-#[macro_export]
-#[expect(clippy::crate_in_macro_def, reason = "the module is the caller's")]
-macro_rules! this_module {
-    () => {
-        kernel::module::this_module::<crate::LocalModule>()
-    };
-}
-
 /// Returns the value of a module parameter, given the result of `ModuleParamAccess::value()`: a
 /// reference in Linux 7.2, the value itself in later versions.
 #[inline]

@@ -19,7 +19,7 @@ use crate::{
         srq::{self, SrqHandle, Xrcd},
     },
 };
-use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
+use kernel::{c_str, prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
     net::NetDevice,
@@ -61,10 +61,6 @@ impl Driver for Rrxe {
         hw_rev: c_str!("0"),
         board_id: c_str!("RRXE_SOFT_ROCE_V2"),
     };
-
-    fn module() -> &'static ThisModule {
-        linux_rdma::this_module!()
-    }
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         link::add(name, netdev)

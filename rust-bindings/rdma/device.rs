@@ -27,11 +27,9 @@ pub(super) const PORT: u32 = 1;
 #[repr(C)]
 pub struct Device<D: Driver> {
     ib: UnsafeCell<raw::ib_device>,
-    /// The operations that have an enum in their signature, for the C trampolines (see
-    /// trampolines.h). Must follow `ib`.
-    enum_ops: *const raw::rdma_enum_ops,
-    /// The contents of the sysfs files (attributes.c). Must follow `enum_ops`.
-    identity: *const raw::rdma_identity,
+    /// For the C trampolines and sysfs files (`struct rdma_rust_device` in trampolines.h). Must
+    /// follow `ib`.
+    driver: *const raw::rdma_rust_driver,
     pub(super) data: UnsafeCell<MaybeUninit<D::Device>>,
 }
 
@@ -138,8 +136,7 @@ impl<D: Driver> UnregisteredDevice<D> {
         // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
         // ib_device_set_netdev() (device.c) may be called before registration.
         unsafe {
-            (*device.as_ptr()).enum_ops = Ops::<D>::ENUM_OPS;
-            (*device.as_ptr()).identity = Ops::<D>::IDENTITY;
+            (*device.as_ptr()).driver = Ops::<D>::FOR_C;
             (*(*device.as_ptr()).data.get()).write(data);
             Ops::<D>::install(ib);
             // INVARIANT: The data is initialized, and `dealloc_driver` drops it.

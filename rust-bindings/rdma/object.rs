@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
-use kernel::{prelude::*, str::CStr, sync::Arc, ThisModule};
+use kernel::{prelude::*, str::CStr, sync::Arc};
 
 /// An ib_core object, followed by the driver's data.
 ///
@@ -241,9 +241,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const LINK_TYPE: &'static CStr;
     /// Names and version of the devices.
     const IDENTITY: Identity;
-
-    /// Returns the module that contains the driver.
-    fn module() -> &'static ThisModule;
 
     /// Creates a device on a network device: `rdma link add NAME type TYPE netdev NETDEV`.
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
