@@ -245,12 +245,12 @@ impl Driver for Rrxe {
         cq.destroy();
     }
 
-    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> Result<usize> {
-        Ok(cq.poll(wc))
+    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> usize {
+        cq.poll(wc)
     }
 
-    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool> {
-        Ok(Cq::arm(cq, solicited_only) && report_missed)
+    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
+        Cq::arm(cq, solicited_only) && report_missed
     }
 
     fn create_qp(
@@ -274,7 +274,7 @@ impl Driver for Rrxe {
         qp::modify::modify(device, qp, attr, mask)
     }
 
-    fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)> {
+    fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool) {
         qp::modify::query(qp)
     }
 
@@ -333,8 +333,8 @@ impl Driver for Rrxe {
         srq.modify(device, max_wr, limit, udata)
     }
 
-    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr> {
-        Ok(srq.query())
+    fn query_srq(srq: &Self::Srq) -> SrqAttr {
+        srq.query()
     }
 
     fn destroy_srq(srq: &Self::Srq) {

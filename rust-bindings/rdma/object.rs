@@ -313,11 +313,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result<u32>;
     /// Destroys a completion queue.
     fn destroy_cq(cq: &Self::Cq);
-    /// Takes completions of a kernel consumer. Any context but hard interrupts.
-    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> Result<usize>;
+    /// Takes completions of a kernel consumer, and returns their number. Any context but hard
+    /// interrupts.
+    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> usize;
     /// Arms a completion queue. Returns true if completions may have been missed and
     /// `report_missed` is set. Any context but hard interrupts.
-    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool>;
+    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool;
 
     /// Creates a queue pair and returns it with its number. Updates `init.cap` to the granted
     /// values. XRC targets have no protection domain and no `udata`. `context` is that of the user
@@ -334,7 +335,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn modify_qp(device: &Device<Self>, qp: &Self::Qp, attr: &QpAttr, mask: QpAttrMask) -> Result;
     /// Returns all attributes of a queue pair, its capabilities, and whether it signals every work
     /// request.
-    fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)>;
+    fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool);
     /// Destroys a queue pair.
     fn destroy_qp(qp: &Self::Qp);
     /// Attaches a datagram queue pair to a multicast group, given by its GID.
@@ -371,7 +372,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
         udata: Option<&mut Udata<'_>>,
     ) -> Result;
     /// Returns the current attributes.
-    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
+    fn query_srq(srq: &Self::Srq) -> SrqAttr;
     /// Destroys a shared receive queue that no queue pair uses.
     fn destroy_srq(srq: &Self::Srq);
     /// Posts receive work requests of a kernel consumer. Any context but hard interrupts. On

@@ -15,20 +15,10 @@ mod pd;
 mod qp;
 mod srq;
 
-use super::{
-    object::{Ah, Counter, Cq, Driver, Mw, Pd, Qp, Srq, Ucontext, Xrcd},
-};
+use super::object::{Ah, Counter, Cq, Driver, Mw, Pd, Qp, Srq, Ucontext, Xrcd};
 use crate::raw;
 use core::mem::size_of;
-use kernel::{ffi::c_int, prelude::*, str::as_char_ptr_in_const_context};
-
-/// Converts a result to a non-negative count or a negative error number.
-fn count(result: Result<usize>) -> c_int {
-    match result {
-        Ok(n) => c_int::try_from(n).unwrap_or(c_int::MAX),
-        Err(e) => e.to_errno(),
-    }
-}
+use kernel::str::as_char_ptr_in_const_context;
 
 /// The operations of driver `D`, as C functions: each one that has the name of an operation of
 /// `struct ib_device_ops` implements that operation.

@@ -336,7 +336,7 @@ fn reset(qp: &Arc<Qp>) {
 }
 
 /// QUERY_QP.
-pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
+pub(crate) fn query(handle: &QpHandle) -> (QpAttr, QpCap, bool) {
     let qp = &handle.qp;
     let mut attr = *qp.attr.lock();
     attr.state = qp.state();
@@ -349,5 +349,5 @@ pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
     if attr.state >= QpState::Rtr {
         attr.rq_psn = lock_bh(&qp.recv).responder.expected_psn();
     }
-    Ok((attr, qp.cap, qp.signal_all))
+    (attr, qp.cap, qp.signal_all)
 }

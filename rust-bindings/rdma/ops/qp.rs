@@ -87,26 +87,26 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: `ib_query_qp()` (verbs.c) passes a live queue pair, and `attr` and `init` are
         // valid for writes.
-        errno(unsafe {
-            D::query_qp(Qp::<D>::from_ptr(ib).data()).map(|(from, cap, signal_all)| {
-                attr.write(from.to_raw(cap));
-                let mut answer: raw::ib_qp_init_attr = pin_init::zeroed();
-                answer.event_handler = (*ib).event_handler;
-                answer.qp_context = (*ib).qp_context;
-                answer.send_cq = (*ib).send_cq;
-                answer.recv_cq = (*ib).recv_cq;
-                answer.srq = (*ib).srq;
-                answer.qp_type = (*ib).qp_type;
-                answer.port_num = device::PORT;
-                answer.sq_sig_type = if signal_all {
-                    raw::ib_sig_type_IB_SIGNAL_ALL_WR
-                } else {
-                    raw::ib_sig_type_IB_SIGNAL_REQ_WR
-                };
-                answer.cap = cap;
-                init.write(answer);
-            })
-        })
+        unsafe {
+            let (from, cap, signal_all) = D::query_qp(Qp::<D>::from_ptr(ib).data());
+            attr.write(from.to_raw(cap));
+            let mut answer: raw::ib_qp_init_attr = pin_init::zeroed();
+            answer.event_handler = (*ib).event_handler;
+            answer.qp_context = (*ib).qp_context;
+            answer.send_cq = (*ib).send_cq;
+            answer.recv_cq = (*ib).recv_cq;
+            answer.srq = (*ib).srq;
+            answer.qp_type = (*ib).qp_type;
+            answer.port_num = device::PORT;
+            answer.sq_sig_type = if signal_all {
+                raw::ib_sig_type_IB_SIGNAL_ALL_WR
+            } else {
+                raw::ib_sig_type_IB_SIGNAL_REQ_WR
+            };
+            answer.cap = cap;
+            init.write(answer);
+        }
+        0
     }
 
     pub(super) unsafe extern "C" fn destroy_qp(

@@ -86,7 +86,8 @@ impl<D: Driver> Ops<D> {
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
-        errno(unsafe { D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from)) })
+        unsafe { attr.write(D::query_srq(Srq::<D>::from_ptr(ib).data())) };
+        0
     }
 
     pub(super) unsafe extern "C" fn destroy_srq(
