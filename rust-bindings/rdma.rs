@@ -25,5 +25,5 @@ pub mod wr;
 pub use address::AddressInfo;
 pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
 pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, Identity, MrChange, MrKeys, Object, UserMemory, XrcSrq};
+pub use object::{Driver, Identity, MrChange, Object, UserMemory, XrcSrq};
 pub use udata::{no_udata, Udata};

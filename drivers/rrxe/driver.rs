@@ -32,8 +32,8 @@ use linux_rdma::{
         no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, Wc},
-        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, MrKeys, QpTarget, SrqTarget,
-        Udata, UserMemory, XrcSrq,
+        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, QpTarget, SrqTarget, Udata,
+        UserMemory, XrcSrq,
     },
 };
 
@@ -350,7 +350,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, MrKeys)> {
+    ) -> Result<(Self::Mr, u32)> {
         Mr::kernel(device.data(), pd, memory, access)
     }
 
@@ -360,7 +360,7 @@ impl Driver for Rrxe {
         memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, MrKeys)> {
+    ) -> Result<(Self::Mr, u32)> {
         no_udata(udata)?;
         Mr::user(device, pd, memory, access)
     }
@@ -371,7 +371,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         change: &MrChange,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, MrKeys)>> {
+    ) -> Result<Option<(Self::Mr, u32)>> {
         no_udata(udata)?;
         mr.change(device, pd, change)
     }
@@ -380,7 +380,7 @@ impl Driver for Rrxe {
         mr.close()
     }
 
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)> {
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)> {
         Mr::fast(device.data(), pd, pages)
     }
 

@@ -62,8 +62,7 @@ impl<I, T> Object<I, T> {
     /// If `ib` is not null, it meets the requirements of [`Object::from_ptr`] and [`Object::data`].
     pub(crate) unsafe fn data_of<'a>(ib: *mut I) -> Option<&'a T>
     where
-        T: 'a,
-        I: 'a,
+        Self: 'a,
     {
         // SAFETY: The caller guarantees the requirements of both functions.
         NonNull::new(ib).map(|ib| unsafe { Self::from_ptr(ib.as_ptr()).data() })
@@ -102,10 +101,16 @@ impl<I, T> Object<I, T> {
     }
 }
 
-/// The data of an object that reports events. The target is dropped after the driver's data.
+/// The data of an object that reports events. Dropping it closes the target.
 pub struct Reporting<I, T> {
     driver: T,
     target: Arc<Target<I>>,
+}
+
+impl<I, T> Drop for Reporting<I, T> {
+    fn drop(&mut self) {
+        self.target.close();
+    }
 }
 
 impl<I, T> Deref for Reporting<I, T> {
@@ -122,14 +127,13 @@ impl<I, T> Object<I, Reporting<I, T>> {
     ///
     /// # Safety
     ///
-    /// `ib` meets the requirements of [`Object::create`]. If this succeeds,
-    /// [`Object::destroy_reporting`] destroys the object.
+    /// `ib` meets the requirements of [`Object::create`].
     pub(crate) unsafe fn create_reporting(
         ib: *mut I,
         create: impl FnOnce(Arc<Target<I>>) -> Result<T>,
     ) -> Result {
         // SAFETY: The caller guarantees the requirements of `create`. The target is closed before
-        // ib_core frees the object: here if creation fails, otherwise in the destroy operation.
+        // ib_core frees the object: here if creation fails, otherwise when `destroy` drops it.
         unsafe {
             Self::create(ib, || {
                 let target = Target::new(NonNull::new(ib).ok_or(EINVAL)?)?;
@@ -138,29 +142,6 @@ impl<I, T> Object<I, Reporting<I, T>> {
             })
         }
     }
-
-    /// Implements a destroy operation like [`Object::destroy`]. No event is reported afterwards.
-    ///
-    /// # Safety
-    ///
-    /// `ib` meets the requirements of [`Object::destroy`].
-    pub(crate) unsafe fn destroy_reporting(ib: *mut I, destroy: impl FnOnce(&T)) {
-        let end = |data: &Reporting<I, T>| {
-            destroy(&data.driver);
-            data.target.close();
-        };
-        // SAFETY: The caller guarantees the requirements of `destroy`.
-        unsafe { Self::destroy(ib, end) }
-    }
-}
-
-/// The keys of a memory region.
-#[derive(Clone, Copy)]
-pub struct MrKeys {
-    /// The L_Key, for local access.
-    pub lkey: u32,
-    /// The R_Key, for remote access.
-    pub rkey: u32,
 }
 
 /// A change of a region of user memory (`ibv_rereg_mr()`). Fields that are `None` stay unchanged.
@@ -379,13 +360,14 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// failure, the last work request taken from the list is the bad one.
     fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result;
 
-    /// Creates a region of all kernel memory, for kernel consumers.
+    /// Creates a region of all kernel memory, for kernel consumers. Like the following operations,
+    /// returns the region with its key, which is its L_Key and its R_Key.
     fn get_dma_mr(
         device: &Device<Self>,
         pd: &Self::Pd,
         memory: super::memory::KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, MrKeys)>;
+    ) -> Result<(Self::Mr, u32)>;
     /// Registers user memory.
     fn reg_user_mr(
         device: &Device<Self>,
@@ -393,7 +375,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
         memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, MrKeys)>;
+    ) -> Result<(Self::Mr, u32)>;
     /// Changes a region of user memory, and moves it to the protection domain `pd`. Returns `None`
     /// if the region keeps its keys. Otherwise returns a region that replaces it, and ib_core then
     /// deregisters the old region, which must not fail. On failure, the region is unchanged.
@@ -403,11 +385,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
         pd: &Self::Pd,
         change: &MrChange,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, MrKeys)>>;
+    ) -> Result<Option<(Self::Mr, u32)>>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
     /// Allocates a region for fast registration of up to `pages` pages by a kernel consumer.
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)>;
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)>;
     /// Removes the pages of such a region. None of its keys is valid at this time.
     fn unmap_mr(mr: &Self::Mr);
     /// Adds a page to such a region, given by its kernel address. Any context.

@@ -79,7 +79,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_cq_user()`).
-        unsafe { Cq::<D>::destroy_reporting(ib, D::destroy_cq) };
+        unsafe { Cq::<D>::destroy(ib, |cq| D::destroy_cq(cq)) };
         0
     }
 

@@ -8,7 +8,7 @@ use crate::{
     rdma::{
         device::Device,
         memory::{access, KernelMemory},
-        object::{errno, Driver, Mr, MrChange, MrKeys, Mw, Pd, UserMemory},
+        object::{errno, Driver, Mr, MrChange, Mw, Pd, UserMemory},
         udata::Udata,
     },
 };
@@ -29,7 +29,7 @@ impl<D: Driver> Ops<D> {
     /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
     unsafe fn new_mr(
         pd: *mut raw::ib_pd,
-        make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, MrKeys)>>,
+        make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, u32)>>,
     ) -> *mut raw::ib_mr {
         let new = || {
             let room = KBox::<Mr<D>>::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?;
@@ -37,7 +37,7 @@ impl<D: Driver> Ops<D> {
             // operation returns.
             let (device, domain) =
                 unsafe { (Device::from_raw((*pd).device), Pd::<D>::from_ptr(pd).data()) };
-            let Some((data, keys)) = make(device, domain)? else {
+            let Some((data, key)) = make(device, domain)? else {
                 return Ok(ptr::null_mut());
             };
             let mr = KBox::into_raw(room).cast::<raw::ib_mr>();
@@ -47,8 +47,8 @@ impl<D: Driver> Ops<D> {
             unsafe {
                 (*mr).device = (*pd).device;
                 (*mr).pd = pd;
-                (*mr).lkey = keys.lkey;
-                (*mr).rkey = keys.rkey;
+                (*mr).lkey = key;
+                (*mr).rkey = key;
                 Mr::<D>::create(mr, || Ok(data))?;
             }
             Ok(mr)

@@ -115,7 +115,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue pair is live and not used afterwards, and ib_core calls this once for
         // it (verbs.c, `ib_destroy_qp_user()`).
-        unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) };
+        unsafe { Qp::<D>::destroy(ib, |qp| D::destroy_qp(qp)) };
         0
     }
 

@@ -96,7 +96,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_srq_user()`).
-        unsafe { Srq::<D>::destroy_reporting(ib, D::destroy_srq) };
+        unsafe { Srq::<D>::destroy(ib, |srq| D::destroy_srq(srq)) };
         0
     }
 

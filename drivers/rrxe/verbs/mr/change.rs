@@ -218,9 +218,9 @@ mod tests {
             })
         };
         let (region, _) = register(Kind::FastReg)?;
-        let (window, keys) = register(Kind::Window(TYPE_1))?;
+        let (window, rkey) = register(Kind::Window(TYPE_1))?;
         let to = Bind {
-            rkey: keys.rkey,
+            rkey,
             lkey: 0,
             address: 0,
             length: 1,

@@ -40,7 +40,7 @@ use kernel::{
 use linux_rdma::errno::not_supported;
 use linux_rdma::rdma::{
     memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
-    Device, MrKeys, UserMemory,
+    Device, UserMemory,
 };
 use linux_rdma::sync::lock_bh;
 
@@ -195,7 +195,7 @@ impl Mr {
         pd: PdId,
         owner: Option<PinOwner>,
         make: impl FnOnce(u32) -> (Kind, KeyState),
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         let (index, key) = table.reserve()?;
         let (kind, key_state) = make(key);
         let mr = Arc::pin_init(
@@ -216,13 +216,7 @@ impl Mr {
             owner,
         };
         table.numbers.publish(index, mr)?;
-        Ok((
-            charge.of(handle),
-            MrKeys {
-                lkey: key,
-                rkey: key,
-            },
-        ))
+        Ok((charge.of(handle), key))
     }
 
     fn registered(
@@ -251,7 +245,7 @@ impl Mr {
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         let UserMemory {
             start,
             length,
@@ -280,7 +274,7 @@ impl Mr {
         pd: &Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         if pd.is_user || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
@@ -295,7 +289,7 @@ impl Mr {
         device: &DeviceState,
         pd: &Pd,
         pages: u32,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
@@ -316,11 +310,10 @@ impl Mr {
             return Err(EINVAL);
         }
         let charge = Charge::new(&device.tables.quotas.windows, pd.is_user)?;
-        let (handle, keys) = Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
+        Self::register(&device.tables.mrs, charge, pd.id, None, |key| {
             let key_state = KeyState::new(key, mw_type == TYPE_1, None);
             (Kind::Window(mw_type), key_state)
-        })?;
-        Ok((handle, keys.rkey))
+        })
     }
 
     /// Invalidates the key, after the accesses in progress have finished.
