@@ -17,7 +17,6 @@ pub type DeviceLimit = u32;
 /// The attribute of CREATE_SRQ that gives the ring other memory.
 #[cfg(linux_7_2)]
 pub(crate) const SRQ_BUFFERS: &[u32] = &[];
-/// The attribute of CREATE_SRQ that gives the ring other memory.
 #[cfg(not(linux_7_2))]
 pub(crate) const SRQ_BUFFERS: &[u32] =
     &[crate::raw::uverbs_attrs_create_srq_cmd_attr_ids_UVERBS_ATTR_CREATE_SRQ_BUF_UMEM];

@@ -36,18 +36,6 @@ include!(env!("LINUX_RDMA_BINDINGS"));
 // this, see <https://github.com/rust-lang/rust-bindgen/issues/3196>.)
 unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
-/// An opaque type: only pointers to it are used.
-#[repr(C)]
-pub struct uverbs_attr_bundle {
-    _private: [u8; 0],
-}
-
-/// An opaque type: only pointers to it are used.
-#[repr(C)]
-pub struct uapi_definition {
-    _private: [u8; 0],
-}
-
 /// C functions that are safe to call: they take numbers, and have no requirement on memory. The
 /// kernel itself reports a caller whose context is wrong, for example one that may not sleep.
 pub(crate) mod safe {

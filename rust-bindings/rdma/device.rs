@@ -9,10 +9,7 @@ use kernel::{
     error::to_result,
     prelude::*,
     str::CStr,
-    sync::{
-        aref::ARef,
-        atomic::{Atomic, Full, Release},
-    },
+    sync::{aref::ARef, SetOnce},
 };
 
 /// The number of a device's only port.
@@ -188,8 +185,8 @@ impl<D: Driver> Drop for UnregisteredDevice<D> {
 /// The operations of `rdma link add` for a driver (`struct rdma_link_ops`). Used as a static.
 pub struct LinkOps<D: Driver> {
     ops: UnsafeCell<raw::rdma_link_ops>,
-    /// Whether a [`LinkRegistration`] of these operations exists: 0 or 1.
-    registered: Atomic<u32>,
+    /// Set by the first [`LinkRegistration`] of these operations.
+    registered: SetOnce<()>,
     _driver: PhantomData<D>,
 }
 
@@ -206,7 +203,7 @@ impl<D: Driver> LinkOps<D> {
         raw.dellink = Some(Self::dellink);
         Self {
             ops: UnsafeCell::new(raw),
-            registered: Atomic::new(0),
+            registered: SetOnce::new(),
             _driver: PhantomData,
         }
     }
@@ -241,9 +238,9 @@ impl<D: Driver> LinkRegistration<D> {
     ///
     /// # Errors
     ///
-    /// `EBUSY`: they are already registered.
+    /// `EBUSY`: they are or were registered.
     pub fn new(ops: &'static LinkOps<D>) -> Result<Self> {
-        if ops.registered.xchg(1, Full) != 0 {
+        if !ops.registered.populate(()) {
             return Err(EBUSY);
         }
         // SAFETY: The static lives as long as the module, and `drop` unregisters it before the
@@ -264,6 +261,5 @@ impl<D: Driver> Drop for LinkRegistration<D> {
             raw::rdma_link_unregister(self.0.ops.get());
             raw::ib_unregister_driver(D::DRIVER_ID);
         }
-        self.0.registered.store(0, Release);
     }
 }

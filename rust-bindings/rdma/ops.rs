@@ -2,9 +2,7 @@
 
 //! `struct ib_device_ops`: adapters from ib_core's calls to the driver's functions.
 //!
-//! Operations with an enum in their signature go through C trampolines (trampolines.c). kCFI
-//! compares the types of a call and its target, and treats an enum and an integer as different
-//! types.
+//! Operations with an enum in their signature go through C trampolines (trampolines.h).
 
 mod ah;
 mod counter;

@@ -35,15 +35,11 @@ impl<D: Driver> Ops<D> {
         if stats.is_null() {
             return stats;
         }
-        const BITS: usize = usize::BITS as usize;
         for &stat in D::PORT_ONLY_STATS {
             if stat < D::PORT_STATS.len() {
                 // SAFETY: Nothing else uses the struct yet. Its bitmap has a bit for each statistic
-                // (verbs.c, `rdma_alloc_hw_stats_struct()`), in words of the size of `usize`.
-                unsafe {
-                    let bitmap: *mut usize = (*stats).is_disabled.cast();
-                    *bitmap.add(stat / BITS) |= 1 << (stat % BITS);
-                }
+                // (verbs.c, `rdma_alloc_hw_stats_struct()`).
+                unsafe { raw::__set_bit(stat, (*stats).is_disabled.cast()) };
             }
         }
         stats
