@@ -8,11 +8,11 @@
 
 #include "trampolines.h"
 
-static const struct rdma_identity *identity(struct device *dev)
+static const struct rdma_rust_driver *identity(struct device *dev)
 {
 	struct ib_device *ib = rdma_device_to_ibdev(dev);
 
-	return container_of(ib, struct rdma_rust_device, ib)->identity;
+	return container_of(ib, struct rdma_rust_device, ib)->driver;
 }
 
 static ssize_t hca_type_show(struct device *dev, struct device_attribute *attr, char *buf)

@@ -9,15 +9,14 @@ use core::borrow::Borrow;
 
 /// The type of limits in `struct ib_device_attr`.
 #[cfg(linux_7_2)]
-pub(crate) type DeviceLimit = i32;
+pub type DeviceLimit = i32;
 /// The type of limits in `struct ib_device_attr`.
 #[cfg(not(linux_7_2))]
-pub(crate) type DeviceLimit = u32;
+pub type DeviceLimit = u32;
 
 /// The attribute of CREATE_SRQ that gives the ring other memory.
 #[cfg(linux_7_2)]
 pub(crate) const SRQ_BUFFERS: &[u32] = &[];
-/// The attribute of CREATE_SRQ that gives the ring other memory.
 #[cfg(not(linux_7_2))]
 pub(crate) const SRQ_BUFFERS: &[u32] =
     &[crate::raw::uverbs_attrs_create_srq_cmd_attr_ids_UVERBS_ATTR_CREATE_SRQ_BUF_UMEM];
@@ -29,26 +28,6 @@ pub fn smp_mb() {
     kernel::sync::barrier::smp_mb();
     #[cfg(not(linux_7_2))]
     kernel::sync::barrier::smp_mb(kernel::sync::barrier::Full);
-}
-
-/// Returns the module of the crate that calls this, `THIS_MODULE` in C.
-#[cfg(linux_7_2)]
-#[macro_export]
-#[expect(clippy::crate_in_macro_def, reason = "the module is the caller's")]
-macro_rules! this_module {
-    () => {
-        &crate::THIS_MODULE
-    };
-}
-
-/// Returns the module of the crate that calls this, `THIS_MODULE` in C.
-#[cfg(not(linux_7_2))]
-#[macro_export]
-#[expect(clippy::crate_in_macro_def, reason = "the module is the caller's")]
-macro_rules! this_module {
-    () => {
-        kernel::module::this_module::<crate::LocalModule>()
-    };
 }
 
 /// Returns the value of a module parameter, given the result of `ModuleParamAccess::value()`: a

@@ -6,41 +6,18 @@
 
 use crate::raw;
 use core::{marker::PhantomData, ptr::from_ref};
-use kernel::{error::from_result, ffi, module_param::KernelParam, prelude::*, sync::SetOnce};
-
-/// A type whose values have names, for use with [`choice_parameter`].
-pub trait Choice: Copy + Default + Send + Sync + 'static {
-    /// Returns the value with this name.
-    fn from_name(name: &[u8]) -> Option<Self>;
-
-    /// Logs that a parameter was set to an invalid value.
-    fn report_invalid();
-}
-
-/// The value of a module parameter, which can be set only before the module is initialized.
-pub struct ChoiceParameter<T>(SetOnce<T>);
-
-// SAFETY: A shared reference only allows copying the value, and `SetOnce` orders the copy after the
-// store (rust/kernel/sync/set_once.rs).
-unsafe impl<T: Choice> Sync for ChoiceParameter<T> {}
-
-impl<T: Choice> ChoiceParameter<T> {
-    /// Creates a parameter that is not set.
-    #[expect(clippy::new_without_default, reason = "for statics")]
-    pub const fn new() -> Self {
-        Self(SetOnce::new())
-    }
-
-    /// Returns the value, or the default if the parameter is not set.
-    pub fn value(&self) -> T {
-        self.0.copy().unwrap_or_default()
-    }
-}
+use kernel::{
+    error::from_result,
+    ffi,
+    module_param::{KernelParam, ModuleParam},
+    prelude::*,
+    sync::SetOnce,
+};
 
 /// The `kernel_param_ops` of parameters of type `T`.
 struct Operations<T>(PhantomData<T>);
 
-impl<T: Choice> Operations<T> {
+impl<T: ModuleParam + Send + Sync + 'static> Operations<T> {
     const TABLE: &'static raw::kernel_param_ops = &raw::kernel_param_ops {
         flags: 0,
         set: Some(Self::set),
@@ -64,28 +41,22 @@ impl<T: Choice> Operations<T> {
             // SAFETY: The value is not null. `parse_one()` (kernel/params.c) passes a part of the
             // command line that ends with a zero byte, and an entry of the module's table. In each
             // entry with these operations, `entry` has set `arg` to the address of a static
-            // `ChoiceParameter<T>`.
-            let (name, target) = unsafe {
+            // `SetOnce<T>`.
+            let (word, target) = unsafe {
                 let target = (*parameter).__bindgen_anon_1.arg;
-                (
-                    CStr::from_char_ptr(value),
-                    &*target.cast::<ChoiceParameter<T>>(),
-                )
+                (CStr::from_char_ptr(value), &*target.cast::<SetOnce<T>>())
             };
-            let Some(choice) = T::from_name(name.to_bytes()) else {
-                T::report_invalid();
-                return Err(EINVAL);
-            };
-            target.0.populate(choice).then_some(0).ok_or(EEXIST)
+            let choice = T::try_from_param_arg(word.as_ref())?;
+            target.populate(choice).then_some(0).ok_or(EEXIST)
         })
     }
 }
 
 /// Returns an entry of a module's parameter table. Used by [`choice_parameter`].
 #[doc(hidden)]
-pub const fn entry<T: Choice>(
+pub const fn entry<T: ModuleParam + Send + Sync>(
     name: &'static CStr,
-    parameter: &'static ChoiceParameter<T>,
+    parameter: &'static SetOnce<T>,
 ) -> KernelParam {
     KernelParam::new(raw::kernel_param {
         name: kernel::str::as_char_ptr_in_const_context(name),
@@ -110,14 +81,12 @@ pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
     }
 }
 
-/// Declares a module parameter of a [`Choice`] type. `$name` is the static that holds the value,
-/// `$word` the name of the parameter. It can be set when the module is loaded.
+/// Declares a module parameter of a type that implements [`ModuleParam`], which can be set when the
+/// module is loaded. `$name` is the [`SetOnce`] that holds the value, `$word` the parameter's name.
 #[macro_export]
 macro_rules! choice_parameter {
-    ($(#[$attribute:meta])* $visibility:vis $name:ident: $type:ty, $word:literal, $description:literal) => {
-        $(#[$attribute])*
-        $visibility static $name: $crate::parameter::ChoiceParameter<$type> =
-            $crate::parameter::ChoiceParameter::new();
+    ($name:ident: $type:ty, $word:literal, $description:literal) => {
+        static $name: ::kernel::sync::SetOnce<$type> = ::kernel::sync::SetOnce::new();
 
         const _: () = {
             const TYPE: &str = concat!("parmtype=", $word, ":charp\0");
@@ -131,14 +100,13 @@ macro_rules! choice_parameter {
             static TEXT_LINE: [u8; TEXT.len()] = $crate::parameter::bytes(TEXT);
             #[link_section = "__param"]
             #[used(compiler)]
-            static ENTRY: ::kernel::module_param::KernelParam =
-                $crate::parameter::entry(
-                    match ::core::ffi::CStr::from_bytes_with_nul(concat!($word, "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => panic!("a zero byte in the name of a parameter"),
-                    },
-                    &$name,
-                );
+            static ENTRY: ::kernel::module_param::KernelParam = $crate::parameter::entry(
+                match ::core::ffi::CStr::from_bytes_with_nul(concat!($word, "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a zero byte in the name of a parameter"),
+                },
+                &$name,
+            );
         };
     };
 }

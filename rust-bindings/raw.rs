@@ -36,41 +36,6 @@ include!(env!("LINUX_RDMA_BINDINGS"));
 // this, see <https://github.com/rust-lang/rust-bindgen/issues/3196>.)
 unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
-/// An opaque type: only pointers to it are used.
-#[repr(C)]
-pub struct uverbs_attr_bundle {
-    _private: [u8; 0],
-}
-
-/// An opaque type: only pointers to it are used.
-#[repr(C)]
-pub struct uapi_definition {
-    _private: [u8; 0],
-}
-
-/// A C struct for which all zeroes are valid. It does not implement `Zeroable`, because bindgen
-/// wraps fields of unions in `ManuallyDrop`.
-///
-/// # Safety
-///
-/// All fields are integers, pointers that may be null, or structs and unions of these.
-pub(crate) unsafe trait AllZeroes {}
-macro_rules! all_zeroes {
-    ($($name:ident),*) => {$(
-        // SAFETY: The fields are as required (include/rdma/ib_verbs.h).
-        unsafe impl AllZeroes for $name {}
-    )*};
-}
-
-all_zeroes!(ib_event, ib_mr, ib_qp_attr, ib_wc, rdma_ah_attr);
-
-/// Returns a struct of zeroes.
-#[inline]
-pub(crate) fn zeroed<T: AllZeroes>() -> T {
-    // SAFETY: `T` guarantees that all zeroes are valid.
-    unsafe { core::mem::zeroed() }
-}
-
 /// C functions that are safe to call: they take numbers, and have no requirement on memory. The
 /// kernel itself reports a caller whose context is wrong, for example one that may not sleep.
 pub(crate) mod safe {

@@ -19,12 +19,11 @@ pub mod memory;
 pub mod object;
 mod ops;
 pub mod qp;
-pub mod srq;
 pub mod udata;
 pub mod wr;
 
-pub use address::{AddressInfo, NetworkType};
+pub use address::AddressInfo;
 pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
 pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, Identity, MrChange, MrKeys, Object, UserMemory};
-pub use udata::Udata;
+pub use object::{Driver, Identity, MrChange, Object, UserMemory, XrcSrq};
+pub use udata::{no_udata, Udata};

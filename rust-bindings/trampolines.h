@@ -10,16 +10,13 @@
 #include <linux/hrtimer.h>
 #include <rdma/ib_verbs.h>
 
-struct rdma_enum_ops {
+/* A driver's functions for the trampolines, and the texts that identify its devices (attributes.c). */
+struct rdma_rust_driver {
 	int (*req_notify_cq)(struct ib_cq *cq, u32 flags);
 	u32 (*get_link_layer)(struct ib_device *device, u32 port_num);
 	int (*modify_srq)(struct ib_srq *srq, struct ib_srq_attr *attr, u32 mask,
 			  struct ib_udata *udata);
 	struct ib_mr *(*alloc_mr)(struct ib_pd *pd, u32 mr_type, u32 max_num_sg);
-};
-
-/* /sys/class/infiniband attributes that identify the device (attributes.c). */
-struct rdma_identity {
 	const char *hca_type;
 	const char *hw_rev;
 	const char *board_id;
@@ -30,8 +27,7 @@ extern const struct attribute_group rdma_identity_group;
 /* The first fields of each device that Rust allocates. */
 struct rdma_rust_device {
 	struct ib_device ib;
-	const struct rdma_enum_ops *enum_ops;
-	const struct rdma_identity *identity;
+	const struct rdma_rust_driver *driver;
 };
 
 int rdma_trampoline_req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags);

@@ -6,8 +6,8 @@ use crate::{
     limits::{path::MAX_ACK_DELAY_US, GID_TABLE_LENS},
     module_parameters,
 };
-use kernel::prelude::*;
-use linux_rdma::{choice_parameter, parameter, parameter::Choice, sync::HAS_USER_THREADS};
+use kernel::{module_param::ModuleParam, prelude::*, str::BStr};
+use linux_rdma::{choice_parameter, parameter, sync::HAS_USER_THREADS};
 use rrxe_core::RecoveryMode;
 
 /// The configuration of a device, and of the module.
@@ -50,7 +50,7 @@ impl Config {
             always_icrc: is_set(parameter(module_parameters::same_host_icrc.value())),
             max_ack_delay: ns(ack_delay_us.min(MAX_ACK_DELAY_US)),
             gid_table_len: gid_table_len.clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end()),
-            recovery: RECOVERY.value().0,
+            recovery: RECOVERY.copy().unwrap_or_default().0,
             poll_mode: HAS_USER_THREADS && is_set(parameter(module_parameters::poll_mode.value())),
             local_guard: is_set(parameter(module_parameters::local_guard.value())),
         }
@@ -61,17 +61,16 @@ impl Config {
 #[derive(Clone, Copy, Default)]
 struct Recovery(RecoveryMode);
 
-impl Choice for Recovery {
-    fn from_name(name: &[u8]) -> Option<Self> {
-        match name {
-            b"selective" => Some(Self(RecoveryMode::Selective)),
-            b"strict" => Some(Self(RecoveryMode::Strict)),
-            _ => None,
+impl ModuleParam for Recovery {
+    fn try_from_param_arg(arg: &BStr) -> Result<Self> {
+        match &**arg {
+            b"selective" => Ok(Self(RecoveryMode::Selective)),
+            b"strict" => Ok(Self(RecoveryMode::Strict)),
+            _ => {
+                pr_err!("recovery must be selective or strict\n");
+                Err(EINVAL)
+            }
         }
-    }
-
-    fn report_invalid() {
-        pr_err!("recovery must be selective or strict\n");
     }
 }
 

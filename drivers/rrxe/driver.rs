@@ -19,31 +19,23 @@ use crate::{
     },
     Rrxe,
 };
-use kernel::{c_str, prelude::*, str::CStr, sync::Arc, ThisModule};
+use kernel::{c_str, prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
     net::NetDevice,
     rdma::{
         attr::{
-            device_cap, CqInitAttr, DeviceAttr, PortAttr, PortImmutable, PortState, StatName,
-            KERNEL_CAP_ALLOW_USER_UNREG,
+            device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, DeviceLimit, PortAttr, SrqAttr,
+            StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
         memory::KernelMemory,
+        no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
-        srq::{SrqAttr, SrqAttrMask, XrcSrq},
         wr::{RecvWrs, SendWrs, Wc},
-        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, MrKeys, QpTarget, SrqTarget,
-        Udata, UserMemory,
+        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, QpTarget, SrqTarget, Udata,
+        UserMemory, XrcSrq,
     },
 };
-
-/// Checks that a command without a driver part has no input, and writes no response.
-fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
-    match udata {
-        Some(udata) => udata.expect_nothing(),
-        None => Ok(()),
-    }
-}
 
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
@@ -70,10 +62,6 @@ impl Driver for Rrxe {
         board_id: c_str!("RRXE_SOFT_ROCE_V2"),
     };
 
-    fn module() -> &'static ThisModule {
-        linux_rdma::this_module!()
-    }
-
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         link::add(name, netdev)
     }
@@ -87,111 +75,86 @@ impl Driver for Rrxe {
         device.forget();
     }
 
-    fn query_device(device: &Device<Self>, attr: &mut DeviceAttr<'_>) -> Result {
-        attr.fw_ver(abi::VERSION)
-            .sys_image_guid(device.data().guid)
-            .max_mr_size(limits::MAX_MR_SIZE)
+    fn query_device(device: &Device<Self>) -> DeviceAttr {
+        DeviceAttr {
+            fw_ver: abi::VERSION,
+            sys_image_guid: u64::from_ne_bytes(device.data().guid),
+            max_mr_size: limits::MAX_MR_SIZE,
             // Any page size from 4 KiB.
-            .page_size_cap(!0xfff)
-            .vendor_id(limits::VENDOR_ID)
-            .vendor_part_id(limits::VENDOR_PART_ID)
-            .hw_ver(0)
-            .max_qp(limits::MAX_QP)
-            .max_qp_wr(limits::MAX_QP_WR)
-            .device_cap_flags(
-                device_cap::BAD_PKEY_CNTR
-                    | device_cap::BAD_QKEY_CNTR
-                    | device_cap::PORT_ACTIVE_EVENT
-                    | device_cap::SYS_IMAGE_GUID
-                    | device_cap::CURR_QP_STATE_MOD
-                    | device_cap::RC_RNR_NAK_GEN
-                    | device_cap::SRQ_RESIZE
-                    | device_cap::XRC
-                    | device_cap::FLUSH_GLOBAL
-                    | device_cap::ATOMIC_WRITE
-                    | device_cap::MEM_WINDOW
-                    | device_cap::MEM_WINDOW_TYPE_2B
-                    | device_cap::MEM_MGT_EXTENSIONS,
-            )
-            .kernel_cap_flags(KERNEL_CAP_ALLOW_USER_UNREG)
-            .max_send_sge(limits::MAX_SGE)
-            .max_recv_sge(limits::MAX_SGE)
-            .max_sge_rd(limits::MAX_SGE)
-            .max_cq(limits::MAX_CQ)
-            .max_cqe(limits::MAX_CQE)
-            .max_mr(limits::MAX_MR)
-            .max_mw(limits::MAX_MW)
-            .max_fast_reg_page_list_len(limits::MAX_FAST_REG_PAGES)
-            .max_pd(limits::MAX_PD)
-            .max_qp_rd_atom(limits::MAX_RD_ATOMIC)
-            .max_res_rd_atom(limits::MAX_RD_ATOMIC * limits::MAX_QP)
-            .max_qp_init_rd_atom(limits::MAX_INIT_RD_ATOMIC)
-            .atomics_within_device()
-            .max_mcast_grp(limits::MAX_MCAST_GRP)
-            .max_mcast_qp_attach(limits::MAX_MCAST_QP_ATTACH)
-            .max_total_mcast_qp_attach(limits::MAX_TOTAL_MCAST_QP_ATTACH)
-            .max_ah(limits::MAX_AH)
-            .max_srq(limits::MAX_SRQ)
-            .max_srq_wr(limits::MAX_SRQ_WR)
-            .max_srq_sge(limits::MAX_SRQ_SGE)
-            .max_pkeys(limits::PKEY_TABLE_LEN)
-            .local_ca_ack_delay(limits::LOCAL_ACK_DELAY)
-            // Completion timestamps are nanoseconds of CLOCK_MONOTONIC.
-            .timestamp_mask(u64::MAX)
-            .hca_core_clock(1_000_000);
-        Ok(())
-    }
-
-    fn query_port(device: &Device<Self>, port: u32, attr: &mut PortAttr<'_>) -> Result {
-        if port != 1 {
-            return Err(EINVAL);
+            page_size_cap: !0xfff,
+            vendor_id: limits::VENDOR_ID,
+            vendor_part_id: limits::VENDOR_PART_ID,
+            max_qp: limits::MAX_QP as DeviceLimit,
+            max_qp_wr: limits::MAX_QP_WR as DeviceLimit,
+            device_cap_flags: (device_cap::BAD_PKEY_CNTR
+                | device_cap::BAD_QKEY_CNTR
+                | device_cap::PORT_ACTIVE_EVENT
+                | device_cap::SYS_IMAGE_GUID
+                | device_cap::CURR_QP_STATE_MOD
+                | device_cap::RC_RNR_NAK_GEN
+                | device_cap::SRQ_RESIZE
+                | device_cap::XRC
+                | device_cap::FLUSH_GLOBAL
+                | device_cap::ATOMIC_WRITE
+                | device_cap::MEM_WINDOW
+                | device_cap::MEM_WINDOW_TYPE_2B
+                | device_cap::MEM_MGT_EXTENSIONS) as u64,
+            kernel_cap_flags: KERNEL_CAP_ALLOW_USER_UNREG,
+            max_send_sge: limits::MAX_SGE as DeviceLimit,
+            max_recv_sge: limits::MAX_SGE as DeviceLimit,
+            max_sge_rd: limits::MAX_SGE as DeviceLimit,
+            max_cq: limits::MAX_CQ as DeviceLimit,
+            max_cqe: limits::MAX_CQE as DeviceLimit,
+            max_mr: limits::MAX_MR as DeviceLimit,
+            max_mw: limits::MAX_MW as DeviceLimit,
+            max_fast_reg_page_list_len: limits::MAX_FAST_REG_PAGES,
+            max_pd: limits::MAX_PD as DeviceLimit,
+            max_qp_rd_atom: limits::MAX_RD_ATOMIC as DeviceLimit,
+            max_res_rd_atom: (limits::MAX_RD_ATOMIC * limits::MAX_QP) as DeviceLimit,
+            max_qp_init_rd_atom: limits::MAX_INIT_RD_ATOMIC as DeviceLimit,
+            atomic_cap: ATOMIC_HCA,
+            max_mcast_grp: limits::MAX_MCAST_GRP as DeviceLimit,
+            max_mcast_qp_attach: limits::MAX_MCAST_QP_ATTACH as DeviceLimit,
+            max_total_mcast_qp_attach: limits::MAX_TOTAL_MCAST_QP_ATTACH as DeviceLimit,
+            max_ah: limits::MAX_AH as DeviceLimit,
+            max_srq: limits::MAX_SRQ as DeviceLimit,
+            max_srq_wr: limits::MAX_SRQ_WR as DeviceLimit,
+            max_srq_sge: limits::MAX_SRQ_SGE as DeviceLimit,
+            max_pkeys: limits::PKEY_TABLE_LEN,
+            local_ca_ack_delay: limits::LOCAL_ACK_DELAY,
+            // Completion timestamps are nanoseconds of CLOCK_MONOTONIC: 64 bits at 10^6 kHz.
+            timestamp_mask: u64::MAX,
+            hca_core_clock: 1_000_000,
+            ..Zeroable::zeroed()
         }
-        let netdev = device.netdev(port).ok_or(ENODEV)?;
-        let state = if netdev.is_operational() && netdev.is_up() {
-            PortState::Active
-        } else if netdev.is_up() {
-            PortState::Polling
-        } else {
-            PortState::Disabled
-        };
-        let (bad_pkeys, bad_qkeys) = device.data().violations();
-        attr.state(state)
-            .mtu(limits::MAX_MTU, limits::ib_mtu(netdev.mtu()))
-            .phys_mtu(netdev.mtu())
-            .gid_tbl_len(device.data().config.gid_table_len)
-            .ip_gids()
-            .port_cap_flags(link::PORT_CAP_FLAGS)
-            .max_msg_sz(limits::MAX_MESSAGE)
-            .bad_pkey_cntr(bad_pkeys)
-            .qkey_viol_cntr(bad_qkeys)
-            .pkey_tbl_len(limits::PKEY_TABLE_LEN)
-            .max_vl_num(1);
-        device.fill_speed(port, attr)
     }
 
-    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable> {
-        if port != 1 {
-            return Err(EINVAL);
+    fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr {
+        let (bad_pkey_cntr, qkey_viol_cntr) = device.data().violations();
+        PortAttr {
+            max_mtu: mtu_to_enum(limits::MAX_MTU),
+            active_mtu: mtu_to_enum(limits::ib_mtu(netdev.mtu())),
+            phys_mtu: netdev.mtu(),
+            gid_tbl_len: device.data().config.gid_table_len as i32,
+            port_cap_flags: link::PORT_CAP_FLAGS,
+            max_msg_sz: limits::MAX_MESSAGE,
+            bad_pkey_cntr,
+            qkey_viol_cntr,
+            pkey_tbl_len: limits::PKEY_TABLE_LEN,
+            max_vl_num: 1,
+            ..Zeroable::zeroed()
         }
-        Ok(PortImmutable {
-            pkey_tbl_len: limits::PKEY_TABLE_LEN.into(),
-            gid_tbl_len: device.data().config.gid_table_len,
-        })
     }
 
-    fn query_pkey(_device: &Device<Self>, port: u32, index: u16) -> Result<u16> {
-        match (port, index) {
-            (1, 0) => Ok(limits::DEFAULT_PKEY),
+    fn query_pkey(index: u16) -> Result<u16> {
+        match index {
+            0 => Ok(limits::DEFAULT_PKEY),
             _ => Err(EINVAL),
         }
     }
 
-    fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result {
-        if port != 1 {
-            return Err(EINVAL);
-        }
+    fn port_stats(device: &Device<Self>, values: &mut [u64]) {
         device.data().counters.read(values);
-        Ok(())
     }
 
     fn create_counter(device: &Device<Self>) -> Result<(QpCounters, u32)> {
@@ -282,12 +245,12 @@ impl Driver for Rrxe {
         cq.destroy();
     }
 
-    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> Result<usize> {
-        Ok(cq.poll(wc))
+    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> usize {
+        cq.poll(wc)
     }
 
-    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool> {
-        Ok(Cq::arm(cq, solicited_only) && report_missed)
+    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
+        Cq::arm(cq, solicited_only) && report_missed
     }
 
     fn create_qp(
@@ -311,13 +274,12 @@ impl Driver for Rrxe {
         qp::modify::modify(device, qp, attr, mask)
     }
 
-    fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)> {
+    fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool) {
         qp::modify::query(qp)
     }
 
-    fn destroy_qp(qp: &Self::Qp) -> Result {
+    fn destroy_qp(qp: &Self::Qp) {
         qp::create::destroy(qp);
-        Ok(())
     }
 
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
@@ -362,15 +324,15 @@ impl Driver for Rrxe {
     fn modify_srq(
         device: &Device<Self>,
         srq: &Self::Srq,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result {
-        srq.modify(device, attr, mask, udata)
+        srq.modify(device, max_wr, limit, udata)
     }
 
-    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr> {
-        Ok(srq.query())
+    fn query_srq(srq: &Self::Srq) -> SrqAttr {
+        srq.query()
     }
 
     fn destroy_srq(srq: &Self::Srq) {
@@ -386,7 +348,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, MrKeys)> {
+    ) -> Result<(Self::Mr, u32)> {
         Mr::kernel(device.data(), pd, memory, access)
     }
 
@@ -396,7 +358,7 @@ impl Driver for Rrxe {
         memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, MrKeys)> {
+    ) -> Result<(Self::Mr, u32)> {
         no_udata(udata)?;
         Mr::user(device, pd, memory, access)
     }
@@ -407,7 +369,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         change: &MrChange,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, MrKeys)>> {
+    ) -> Result<Option<(Self::Mr, u32)>> {
         no_udata(udata)?;
         mr.change(device, pd, change)
     }
@@ -416,7 +378,7 @@ impl Driver for Rrxe {
         mr.close()
     }
 
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)> {
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)> {
         Mr::fast(device.data(), pd, pages)
     }
 

@@ -6,29 +6,17 @@ use crate::{
     net::{IpAddr, NetDevice, NetNsCookie},
     raw,
 };
-use core::mem::ManuallyDrop;
 use kernel::{prelude::*, sync::rcu};
-
-/// The network protocol of the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NetworkType {
-    /// UDP over IPv4.
-    Ipv4,
-    /// UDP over IPv6.
-    Ipv6,
-}
 
 /// The path to a peer: the selected source GID and the destination.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressInfo {
     /// Source GID (IPv4 as an IPv4-mapped address).
     pub sgid: [u8; 16],
-    /// Destination GID.
+    /// Destination GID, of the same version of IP.
     pub dgid: [u8; 16],
     /// Index of the source GID in the port's table.
     pub sgid_index: u8,
-    /// IPv4 or IPv6, according to the source GID.
-    pub network: NetworkType,
     /// Index of the source GID's interface: the port's network device or a VLAN on it. 0 if the
     /// interface has been removed.
     pub ifindex: u32,
@@ -52,27 +40,16 @@ pub struct AddressInfo {
 }
 
 impl AddressInfo {
-    /// Returns whether the GID is an IPv4-mapped IPv6 address.
-    fn is_v4_mapped(gid: &[u8; 16]) -> bool {
-        matches!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
-    }
-
-    /// Returns the IPv4 address of an IPv4-mapped GID.
-    pub fn ipv4_of(gid: &[u8; 16]) -> [u8; 4] {
-        let [.., a, b, c, d] = *gid;
-        [a, b, c, d]
-    }
-
     /// Returns the IP address that a GID represents.
     pub fn ip_of(gid: &[u8; 16]) -> IpAddr {
-        if Self::is_v4_mapped(gid) {
-            IpAddr::V4(Self::ipv4_of(gid))
-        } else {
-            IpAddr::V6(*gid)
+        match *gid {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => IpAddr::V4([a, b, c, d]),
+            _ => IpAddr::V6(*gid),
         }
     }
 
-    /// Reads ib_core's attribute. Returns `EINVAL` if it has no route or is not RoCEv2.
+    /// Reads ib_core's attribute. Returns `EINVAL` if it has no route or is not RoCEv2, or if the
+    /// GIDs belong to different versions of IP.
     ///
     /// # Safety
     ///
@@ -91,17 +68,11 @@ impl AddressInfo {
         let (gid_attr, sgid, dgid, dmac) = unsafe {
             let gid_attr = &*attr.grh.sgid_attr;
             let roce = &attr.__bindgen_anon_1.roce;
-            (gid_attr, *gid_attr.gid.raw, *attr.grh.dgid.raw, roce.dmac)
+            (gid_attr, gid_attr.gid.raw, attr.grh.dgid.raw, roce.dmac)
         };
-        if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP {
-            return Err(EINVAL);
-        }
-        let network = if Self::is_v4_mapped(&sgid) {
-            NetworkType::Ipv4
-        } else {
-            NetworkType::Ipv6
-        };
-        if (network == NetworkType::Ipv4) != Self::is_v4_mapped(&dgid) {
+        if gid_attr.gid_type != raw::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP
+            || Self::ip_of(&sgid).version() != Self::ip_of(&dgid).version()
+        {
             return Err(EINVAL);
         }
         let (ifindex, namespace) = {
@@ -124,7 +95,6 @@ impl AddressInfo {
             sgid,
             dgid,
             sgid_index: attr.grh.sgid_index,
-            network,
             ifindex,
             namespace,
             flow_label: attr.grh.flow_label & 0xf_ffff,
@@ -140,10 +110,10 @@ impl AddressInfo {
     /// Returns ib_core's attribute for the query verbs. Like other drivers, this does not set
     /// `sgid_attr`.
     pub(crate) fn to_raw(self) -> raw::rdma_ah_attr {
-        let mut attr: raw::rdma_ah_attr = raw::zeroed();
+        let mut attr: raw::rdma_ah_attr = pin_init::zeroed();
         attr.type_ = raw::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         attr.ah_flags = raw::ib_ah_flags_IB_AH_GRH as u8;
-        attr.grh.dgid.raw = ManuallyDrop::new(self.dgid);
+        attr.grh.dgid.raw = self.dgid;
         attr.grh.sgid_index = self.sgid_index;
         attr.grh.flow_label = self.flow_label;
         attr.grh.hop_limit = self.hop_limit;
@@ -151,7 +121,7 @@ impl AddressInfo {
         attr.sl = self.sl;
         attr.static_rate = self.static_rate;
         attr.port_num = self.port;
-        attr.__bindgen_anon_1.roce = ManuallyDrop::new(raw::roce_ah_attr { dmac: self.dmac });
+        attr.__bindgen_anon_1.roce = raw::roce_ah_attr { dmac: self.dmac };
         attr
     }
 

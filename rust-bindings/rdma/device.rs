@@ -9,8 +9,11 @@ use kernel::{
     error::to_result,
     prelude::*,
     str::CStr,
-    sync::atomic::{Atomic, Full, Release},
+    sync::{aref::ARef, SetOnce},
 };
+
+/// The number of a device's only port.
+pub(super) const PORT: u32 = 1;
 
 /// A device, followed by the driver's data. Once it is registered, ib_core owns it.
 ///
@@ -21,12 +24,10 @@ use kernel::{
 #[repr(C)]
 pub struct Device<D: Driver> {
     ib: UnsafeCell<raw::ib_device>,
-    /// The operations that have an enum in their signature, for the C trampolines (see
-    /// trampolines.h). Must follow `ib`.
-    enum_ops: *const raw::rdma_enum_ops,
-    /// The contents of the sysfs files (attributes.c). Must follow `enum_ops`.
-    identity: *const raw::rdma_identity,
-    data: UnsafeCell<MaybeUninit<D::Device>>,
+    /// For the C trampolines and sysfs files (`struct rdma_rust_device` in trampolines.h). Must
+    /// follow `ib`.
+    driver: *const raw::rdma_rust_driver,
+    pub(super) data: UnsafeCell<MaybeUninit<D::Device>>,
 }
 
 impl<D: Driver> Device<D> {
@@ -52,34 +53,13 @@ impl<D: Driver> Device<D> {
         unsafe { (*self.data.get()).assume_init_ref() }
     }
 
-    /// Drops the driver's data.
-    ///
-    /// # Safety
-    ///
-    /// Called once, after ib_core has stopped using the driver.
-    pub(crate) unsafe fn drop_data(&self) {
-        // SAFETY: The data is initialized by the type invariant, and the caller guarantees that
-        // nothing uses it.
-        unsafe { (*self.data.get()).assume_init_drop() };
-    }
-
-    /// Fills in the speed and width of the port's network device, for QUERY_PORT.
-    pub fn fill_speed(&self, port: u32, attr: &mut super::attr::PortAttr<'_>) -> Result {
-        let (mut speed, mut width) = (0u16, 0u8);
-        // SAFETY: The device is valid. ib_get_eth_speed() (verbs.c) fails if the port has no
-        // network device.
-        to_result(unsafe { raw::ib_get_eth_speed(self.as_raw(), port, &mut speed, &mut width) })?;
-        attr.raw_speed(speed, width);
-        Ok(())
-    }
-
-    /// Returns the network device of a port, or `None` after it was removed.
-    pub fn netdev(&self, port: u32) -> Option<kernel::sync::aref::ARef<NetDevice>> {
+    /// Returns the network device of the port, or `None` after it was removed.
+    pub fn netdev(&self) -> Option<ARef<NetDevice>> {
         // SAFETY: The device is valid; ib_device_get_netdev() (device.c) returns null or a device
         // with a reference for the caller.
         unsafe {
-            NonNull::new(raw::ib_device_get_netdev(self.as_raw(), port))
-                .map(|netdev| kernel::sync::aref::ARef::from_raw(netdev.cast()))
+            NonNull::new(raw::ib_device_get_netdev(self.as_raw(), PORT))
+                .map(|netdev| ARef::from_raw(netdev.cast()))
         }
     }
 }
@@ -130,8 +110,8 @@ pub fn by_netdev<D: Driver>(netdev: &NetDevice) -> Option<DeviceRef<D>> {
 pub struct UnregisteredDevice<D: Driver>(NonNull<Device<D>>);
 
 impl<D: Driver> UnregisteredDevice<D> {
-    /// Allocates a device whose port 1 uses one network device, in the network namespace of that
-    /// device. `guid` is the node GUID.
+    /// Allocates a device with one port, which uses `netdev`, in the network namespace of `netdev`.
+    /// `guid` is the node GUID.
     ///
     /// # Errors
     ///
@@ -153,14 +133,13 @@ impl<D: Driver> UnregisteredDevice<D> {
         // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
         // ib_device_set_netdev() (device.c) may be called before registration.
         unsafe {
-            (*device.as_ptr()).enum_ops = Ops::<D>::ENUM_OPS;
-            (*device.as_ptr()).identity = Ops::<D>::IDENTITY;
+            (*device.as_ptr()).driver = Ops::<D>::FOR_C;
             (*(*device.as_ptr()).data.get()).write(data);
             Ops::<D>::install(ib);
             // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
             let this = Self(device);
             (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;
-            (*ib).phys_port_cnt = 1;
+            (*ib).phys_port_cnt = PORT;
             (*ib).num_comp_vectors = completion_vectors as i32;
             (*ib).local_dma_lkey = 0;
             (*ib).node_guid = u64::from_ne_bytes(guid);
@@ -172,7 +151,7 @@ impl<D: Driver> UnregisteredDevice<D> {
                 *to = *from;
             }
             (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
-            to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), 1))?;
+            to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), PORT))?;
             Ok(this)
         }
     }
@@ -206,8 +185,8 @@ impl<D: Driver> Drop for UnregisteredDevice<D> {
 /// The operations of `rdma link add` for a driver (`struct rdma_link_ops`). Used as a static.
 pub struct LinkOps<D: Driver> {
     ops: UnsafeCell<raw::rdma_link_ops>,
-    /// Whether a [`LinkRegistration`] of these operations exists: 0 or 1.
-    registered: Atomic<u32>,
+    /// Set by the first [`LinkRegistration`] of these operations.
+    registered: SetOnce<()>,
     _driver: PhantomData<D>,
 }
 
@@ -224,7 +203,7 @@ impl<D: Driver> LinkOps<D> {
         raw.dellink = Some(Self::dellink);
         Self {
             ops: UnsafeCell::new(raw),
-            registered: Atomic::new(0),
+            registered: SetOnce::new(),
             _driver: PhantomData,
         }
     }
@@ -259,9 +238,9 @@ impl<D: Driver> LinkRegistration<D> {
     ///
     /// # Errors
     ///
-    /// `EBUSY`: they are already registered.
+    /// `EBUSY`: they are or were registered.
     pub fn new(ops: &'static LinkOps<D>) -> Result<Self> {
-        if ops.registered.xchg(1, Full) != 0 {
+        if !ops.registered.populate(()) {
             return Err(EBUSY);
         }
         // SAFETY: The static lives as long as the module, and `drop` unregisters it before the
@@ -282,6 +261,5 @@ impl<D: Driver> Drop for LinkRegistration<D> {
             raw::rdma_link_unregister(self.0.ops.get());
             raw::ib_unregister_driver(D::DRIVER_ID);
         }
-        self.0.registered.store(0, Release);
     }
 }

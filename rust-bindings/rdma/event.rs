@@ -7,7 +7,7 @@
 //! closes first. Closing waits for running callbacks, and later events are dropped.
 
 use crate::{raw, sync::CallbackGate};
-use core::{mem::ManuallyDrop, ptr::NonNull};
+use core::ptr::NonNull;
 use kernel::{ffi::c_void, prelude::*, sync::Arc};
 
 /// The destination of the events of an ib_core object `I`.
@@ -70,8 +70,8 @@ macro_rules! sources {
     ($($object:ident: $element:ident, $context:ident;)*) => {$(
         impl Source for raw::$object {
             unsafe fn event(object: *mut Self, event: u32) -> (raw::ib_event, Handler, *mut c_void) {
-                let mut raw: raw::ib_event = raw::zeroed();
-                raw.element.$element = ManuallyDrop::new(object);
+                let mut raw: raw::ib_event = pin_init::zeroed();
+                raw.element.$element = object;
                 raw.event = event;
                 // SAFETY: The caller guarantees that the object is valid. Its device never changes,
                 // and its handler and context do not change once the consumer can use it (verbs.c,

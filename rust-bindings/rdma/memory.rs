@@ -13,10 +13,7 @@ use crate::{
     net::{Fragment, PacketWriter},
     vector::{self, Vector},
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{Atomic, Full, Release},
-};
+use kernel::{prelude::*, sync::atomic::Atomic};
 use pinned::PageTable;
 
 pub use kernel_memory::{KernelMemory, KernelPages};
@@ -164,7 +161,7 @@ impl<'a> MappedMemory<'a> {
     ///
     /// `EFAULT`: the word is not inside the memory, or is read-only. `EINVAL`: it is not naturally
     /// aligned.
-    pub fn word(&self, offset: u64) -> Result<Word<'a>> {
+    pub fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
         if !self.properties().1 {
             return Err(EFAULT);
         }
@@ -173,38 +170,17 @@ impl<'a> MappedMemory<'a> {
                 // SAFETY: These are eight aligned bytes of memory that stays at its place (type
                 // invariant). Others, including user space, may change an `Atomic`; the CPU
                 // serializes their atomic instructions.
-                Ok(Word(unsafe { Atomic::from_ptr(p.cast::<u64>()) }))
+                Ok(unsafe { Atomic::from_ptr(p.cast::<u64>()) })
             }
             _ => Err(EINVAL),
         }
     }
 }
 
-/// A naturally aligned 64-bit word of a consumer's memory, for atomics.
-pub struct Word<'a>(&'a Atomic<u64>);
-
-impl Word<'_> {
-    /// Stores the word with a single access, after all earlier writes.
-    pub fn store(self, value: u64) {
-        self.0.store(value, Release);
-    }
-
-    /// Atomically replaces the word with `swap` if it equals `compare`. Returns the old value.
-    pub fn compare_swap(self, compare: u64, swap: u64) -> u64 {
-        match self.0.cmpxchg(compare, swap, Full) {
-            Ok(old) | Err(old) => old,
-        }
-    }
-
-    /// Atomically adds to the word. Returns the old value.
-    pub fn fetch_add(self, addend: u64) -> u64 {
-        self.0.fetch_add(addend, Full)
-    }
-}
-
 #[kernel::prelude::kunit_tests(linux_rdma_memory)]
 mod tests {
     use super::*;
+    use kernel::sync::atomic::Relaxed;
 
     /// Read-only memory rejects writes, whatever the driver requests.
     #[test]
@@ -224,7 +200,7 @@ mod tests {
             let memory = MappedMemory(Place::Pages(&table));
             assert_eq!(memory.write(8, &[1; 8]).is_ok(), writable);
             assert_eq!(memory.word(0).is_ok(), writable);
-            let second = memory.word(8).map_or(0, |word| word.fetch_add(0));
+            let second = memory.word(8).map_or(0, |word| word.load(Relaxed));
             let written = second != 0;
             assert_eq!(written, writable);
         }

@@ -4,17 +4,16 @@
 
 use super::{
     address::AddressInfo,
-    attr::{CqInitAttr, DeviceAttr, PortAttr, PortImmutable, StatName},
+    attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
     device::Device,
     event::{CqTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
-    srq::{SrqAttr, SrqAttrMask, XrcSrq},
     udata::Udata,
     wr::{RecvWrs, SendWrs, Wc},
 };
-use crate::raw;
+use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
-use kernel::{prelude::*, str::CStr, sync::Arc, ThisModule};
+use kernel::{prelude::*, str::CStr, sync::Arc};
 
 /// An ib_core object, followed by the driver's data.
 ///
@@ -36,8 +35,8 @@ impl<I, T> Object<I, T> {
     ///
     /// # Safety
     ///
-    /// `ib` points to an ib struct that ib_core allocated with the size of `Self` (or the driver
-    /// with [`Object::new_boxed`]), and the object lives for `'a`.
+    /// `ib` points to an ib struct that ib_core, or `Ops::new_mr`, allocated with the size of
+    /// `Self`, and the object lives for `'a`.
     pub(crate) unsafe fn from_ptr<'a>(ib: *mut I) -> &'a Self {
         // SAFETY: The ib struct is the first field of the `repr(C)` struct `Self`, and the caller
         // guarantees its size and lifetime. Both fields are in cells, so C code may change them.
@@ -63,8 +62,7 @@ impl<I, T> Object<I, T> {
     /// If `ib` is not null, it meets the requirements of [`Object::from_ptr`] and [`Object::data`].
     pub(crate) unsafe fn data_of<'a>(ib: *mut I) -> Option<&'a T>
     where
-        T: 'a,
-        I: 'a,
+        Self: 'a,
     {
         // SAFETY: The caller guarantees the requirements of both functions.
         NonNull::new(ib).map(|ib| unsafe { Self::from_ptr(ib.as_ptr()).data() })
@@ -85,50 +83,34 @@ impl<I, T> Object<I, T> {
         Ok(())
     }
 
-    /// Implements a destroy operation: drops the driver's data, unless `destroy` fails.
+    /// Implements a destroy operation: calls `destroy` and drops the driver's data.
     ///
     /// # Safety
     ///
     /// `ib` meets the requirements of [`Object::from_ptr`]. The create operation of the object has
-    /// succeeded, and nothing else uses the object. If this function succeeds, nothing uses the
-    /// object afterwards.
-    pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T) -> Result) -> Result {
+    /// succeeded. This is the only call for the object, which nothing else uses from now on.
+    pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T)) {
         // SAFETY: The caller guarantees the requirements of `from_ptr`, and that the object was
         // created and not yet destroyed, so its data is initialized by the type invariant. The
         // caller also guarantees that nothing uses the data after `destroy`.
         unsafe {
             let object = Self::from_ptr(ib);
-            destroy(object.data())?;
+            destroy(object.data());
             (*object.data.get()).assume_init_drop();
         }
-        Ok(())
-    }
-
-    /// Allocates an object that the driver owns, not ib_core (`struct ib_mr`), for the result of
-    /// `make`, unless that is `None`. The memory is allocated before `make` is called.
-    pub(crate) fn new_boxed<K>(
-        make: impl FnOnce() -> Result<Option<(T, K)>>,
-    ) -> Result<Option<(KBox<Self>, K)>>
-    where
-        I: raw::AllZeroes,
-    {
-        let room = KBox::<Self>::new_uninit(GFP_KERNEL_ACCOUNT)?;
-        let boxed = |(data, more)| {
-            let object = Self {
-                ib: UnsafeCell::new(raw::zeroed()),
-                // INVARIANT: The data is initialized here.
-                data: UnsafeCell::new(MaybeUninit::new(data)),
-            };
-            (KBox::write(room, object), more)
-        };
-        Ok(make()?.map(boxed))
     }
 }
 
-/// The data of an object that reports events. The target is dropped after the driver's data.
+/// The data of an object that reports events. Dropping it closes the target.
 pub struct Reporting<I, T> {
     driver: T,
     target: Arc<Target<I>>,
+}
+
+impl<I, T> Drop for Reporting<I, T> {
+    fn drop(&mut self) {
+        self.target.close();
+    }
 }
 
 impl<I, T> Deref for Reporting<I, T> {
@@ -145,14 +127,13 @@ impl<I, T> Object<I, Reporting<I, T>> {
     ///
     /// # Safety
     ///
-    /// `ib` meets the requirements of [`Object::create`]. If this succeeds,
-    /// [`Object::destroy_reporting`] destroys the object.
+    /// `ib` meets the requirements of [`Object::create`].
     pub(crate) unsafe fn create_reporting(
         ib: *mut I,
         create: impl FnOnce(Arc<Target<I>>) -> Result<T>,
     ) -> Result {
         // SAFETY: The caller guarantees the requirements of `create`. The target is closed before
-        // ib_core frees the object: here if creation fails, otherwise in the destroy operation.
+        // ib_core frees the object: here if creation fails, otherwise when `destroy` drops it.
         unsafe {
             Self::create(ib, || {
                 let target = Target::new(NonNull::new(ib).ok_or(EINVAL)?)?;
@@ -161,33 +142,6 @@ impl<I, T> Object<I, Reporting<I, T>> {
             })
         }
     }
-
-    /// Implements a destroy operation like [`Object::destroy`]. No event is reported afterwards.
-    ///
-    /// # Safety
-    ///
-    /// `ib` meets the requirements of [`Object::destroy`].
-    pub(crate) unsafe fn destroy_reporting(
-        ib: *mut I,
-        destroy: impl FnOnce(&T) -> Result,
-    ) -> Result {
-        let end = |data: &Reporting<I, T>| {
-            destroy(&data.driver)?;
-            data.target.close();
-            Ok(())
-        };
-        // SAFETY: The caller guarantees the requirements of `destroy`.
-        unsafe { Self::destroy(ib, end) }
-    }
-}
-
-/// The keys of a memory region.
-#[derive(Clone, Copy)]
-pub struct MrKeys {
-    /// The L_Key, for local access.
-    pub lkey: u32,
-    /// The R_Key, for remote access.
-    pub rkey: u32,
 }
 
 /// A change of a region of user memory (`ibv_rereg_mr()`). Fields that are `None` stay unchanged.
@@ -206,6 +160,14 @@ pub struct UserMemory {
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
+}
+
+/// Additional arguments of CREATE_SRQ for XRC.
+pub struct XrcSrq<'a, D: Driver> {
+    /// XRC domain.
+    pub xrcd: &'a D::Xrcd,
+    /// Completion queue of the work requests.
+    pub cq: &'a D::Cq,
 }
 
 /// Names and version of a driver's devices, as shown by `ibstat` and `ibv_devinfo`.
@@ -261,11 +223,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Names and version of the devices.
     const IDENTITY: Identity;
 
-    /// Returns the module that contains the driver.
-    fn module() -> &'static ThisModule;
-
     /// Creates a device on a network device: `rdma link add NAME type TYPE netdev NETDEV`.
-    fn newlink(name: &CStr, netdev: &crate::net::NetDevice) -> Result;
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
 
     /// Called before `rdma link delete` unregisters the device.
     fn dellink(_device: &Device<Self>) -> Result {
@@ -275,18 +234,17 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Releases external resources of the device. ib_core no longer uses the device.
     fn dealloc(_device: &Self::Device) {}
 
-    /// Fills in the attributes of the device.
-    fn query_device(device: &Device<Self>, attr: &mut DeviceAttr<'_>) -> Result;
-    /// Fills in the attributes of a port, numbered from 1.
-    fn query_port(device: &Device<Self>, port: u32, attr: &mut PortAttr<'_>) -> Result;
-    /// Returns the attributes of a port that never change.
-    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
+    /// Returns the attributes of the device.
+    fn query_device(device: &Device<Self>) -> DeviceAttr;
+    /// Returns the attributes of the port, whose network device is `netdev`. The state, the speed
+    /// and the width of the link need not be filled in. The sizes of the tables never change.
+    fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr;
     /// Returns an entry of the P_Key table.
-    fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
+    fn query_pkey(index: u16) -> Result<u16>;
 
-    /// Fills in the statistics of a port, in the order of [`PORT_STATS`](Self::PORT_STATS). ib_core
-    /// adds the values of all current and former [counters](Self::Counter).
-    fn port_stats(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
+    /// Fills in the statistics of the port, in the order of [`PORT_STATS`](Self::PORT_STATS).
+    /// ib_core adds the values of all current and former [counters](Self::Counter).
+    fn port_stats(device: &Device<Self>, values: &mut [u64]);
 
     /// Creates counters for queue pairs. Returns them with their number, which is not 0 and which
     /// is unique in the device.
@@ -336,11 +294,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result<u32>;
     /// Destroys a completion queue.
     fn destroy_cq(cq: &Self::Cq);
-    /// Takes completions of a kernel consumer. Any context but hard interrupts.
-    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> Result<usize>;
+    /// Takes completions of a kernel consumer, and returns their number. Any context but hard
+    /// interrupts.
+    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> usize;
     /// Arms a completion queue. Returns true if completions may have been missed and
     /// `report_missed` is set. Any context but hard interrupts.
-    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> Result<bool>;
+    fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool;
 
     /// Creates a queue pair and returns it with its number. Updates `init.cap` to the granted
     /// values. XRC targets have no protection domain and no `udata`. `context` is that of the user
@@ -357,9 +316,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn modify_qp(device: &Device<Self>, qp: &Self::Qp, attr: &QpAttr, mask: QpAttrMask) -> Result;
     /// Returns all attributes of a queue pair, its capabilities, and whether it signals every work
     /// request.
-    fn query_qp(qp: &Self::Qp) -> Result<(QpAttr, QpCap, bool)>;
+    fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool);
     /// Destroys a queue pair.
-    fn destroy_qp(qp: &Self::Qp) -> Result;
+    fn destroy_qp(qp: &Self::Qp);
     /// Attaches a datagram queue pair to a multicast group, given by its GID.
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
     /// Detaches a queue pair from a multicast group.
@@ -384,29 +343,31 @@ pub trait Driver: Sized + Send + Sync + 'static {
         target: Arc<SrqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Srq, u32)>;
-    /// Changes the attributes in `mask`. On failure, none of them changes.
+    /// Resizes a shared receive queue to `max_wr`, and sets its limit to `limit`. On failure,
+    /// neither of them changes.
     fn modify_srq(
         device: &Device<Self>,
         srq: &Self::Srq,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result;
     /// Returns the current attributes.
-    fn query_srq(srq: &Self::Srq) -> Result<SrqAttr>;
+    fn query_srq(srq: &Self::Srq) -> SrqAttr;
     /// Destroys a shared receive queue that no queue pair uses.
     fn destroy_srq(srq: &Self::Srq);
     /// Posts receive work requests of a kernel consumer. Any context but hard interrupts. On
     /// failure, the last work request taken from the list is the bad one.
     fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result;
 
-    /// Creates a region of all kernel memory, for kernel consumers.
+    /// Creates a region of all kernel memory, for kernel consumers. Like the following operations,
+    /// returns the region with its key, which is its L_Key and its R_Key.
     fn get_dma_mr(
         device: &Device<Self>,
         pd: &Self::Pd,
         memory: super::memory::KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, MrKeys)>;
+    ) -> Result<(Self::Mr, u32)>;
     /// Registers user memory.
     fn reg_user_mr(
         device: &Device<Self>,
@@ -414,7 +375,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
         memory: &UserMemory,
         access: u32,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, MrKeys)>;
+    ) -> Result<(Self::Mr, u32)>;
     /// Changes a region of user memory, and moves it to the protection domain `pd`. Returns `None`
     /// if the region keeps its keys. Otherwise returns a region that replaces it, and ib_core then
     /// deregisters the old region, which must not fail. On failure, the region is unchanged.
@@ -424,11 +385,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
         pd: &Self::Pd,
         change: &MrChange,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, MrKeys)>>;
+    ) -> Result<Option<(Self::Mr, u32)>>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
     /// Allocates a region for fast registration of up to `pages` pages by a kernel consumer.
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, MrKeys)>;
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)>;
     /// Removes the pages of such a region. None of its keys is valid at this time.
     fn unmap_mr(mr: &Self::Mr);
     /// Adds a page to such a region, given by its kernel address. Any context.

@@ -2,9 +2,7 @@
 
 //! `struct ib_device_ops`: adapters from ib_core's calls to the driver's functions.
 //!
-//! Operations with an enum in their signature go through C trampolines (trampolines.c). kCFI
-//! compares the types of a call and its target, and treats an enum and an integer as different
-//! types.
+//! Operations with an enum in their signature go through C trampolines (trampolines.h).
 
 mod ah;
 mod counter;
@@ -15,34 +13,10 @@ mod pd;
 mod qp;
 mod srq;
 
-use super::{
-    object::{Ah, Counter, Cq, Driver, Mw, Pd, Qp, Srq, Ucontext, Xrcd},
-    udata::Udata,
-};
+use super::object::{Ah, Counter, Cq, Driver, Mw, Pd, Qp, Srq, Ucontext, Xrcd};
 use crate::raw;
 use core::mem::size_of;
-use kernel::{ffi::c_int, prelude::*, str::as_char_ptr_in_const_context, ThisModule};
-
-/// Implements `ERR_PTR()` for operations that return an object.
-fn err_ptr<T>(e: Error) -> *mut T {
-    e.to_errno() as isize as *mut T
-}
-
-/// Converts a result to a non-negative count or a negative error number.
-fn count(result: Result<usize>) -> c_int {
-    match result {
-        Ok(n) => c_int::try_from(n).unwrap_or(c_int::MAX),
-        Err(e) => e.to_errno(),
-    }
-}
-
-/// Checks and completes the udata of a command without a driver-specific part.
-fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
-    match udata {
-        Some(udata) => udata.expect_nothing(),
-        None => Ok(()),
-    }
-}
+use kernel::str::as_char_ptr_in_const_context;
 
 /// The operations of driver `D`, as C functions: each one that has the name of an operation of
 /// `struct ib_device_ops` implements that operation.
@@ -62,16 +36,12 @@ fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
 pub(super) struct Ops<D: Driver>(core::marker::PhantomData<D>);
 
 impl<D: Driver> Ops<D> {
-    /// The functions that the trampolines call.
-    pub(super) const ENUM_OPS: &'static raw::rdma_enum_ops = &raw::rdma_enum_ops {
+    /// The functions that the trampolines call, and the contents of the sysfs files.
+    pub(super) const FOR_C: &'static raw::rdma_rust_driver = &raw::rdma_rust_driver {
         req_notify_cq: Some(Self::req_notify_cq),
         get_link_layer: Some(Self::get_link_layer),
         modify_srq: Some(Self::modify_srq),
         alloc_mr: Some(Self::alloc_mr),
-    };
-
-    /// The contents of the sysfs files.
-    pub(super) const IDENTITY: &'static raw::rdma_identity = &raw::rdma_identity {
         hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),
         hw_rev: as_char_ptr_in_const_context(D::IDENTITY.hw_rev).cast(),
         board_id: as_char_ptr_in_const_context(D::IDENTITY.board_id).cast(),
@@ -84,7 +54,8 @@ impl<D: Driver> Ops<D> {
     /// `ib` was allocated as a [`Device<D>`](super::device::Device) and is not registered yet.
     pub(super) unsafe fn install(ib: *mut raw::ib_device) {
         let mut ops: raw::ib_device_ops = pin_init::zeroed();
-        ops.owner = ThisModule::as_ptr(D::module());
+        // The driver is in the same module as this crate.
+        ops.owner = (&raw const raw::__this_module).cast_mut();
         ops.driver_id = D::DRIVER_ID;
         ops.uverbs_abi_ver = D::ABI_VERSION;
         ops.set_uverbs_robust_udata(1);
@@ -112,7 +83,7 @@ impl<D: Driver> Ops<D> {
         ops.create_user_ah = Some(Self::create_ah);
         ops.create_user_cq = Some(Self::create_cq);
         ops.device_group = &raw const raw::rdma_identity_group;
-        // The trampolines call `ENUM_OPS`.
+        // The trampolines call the functions in `FOR_C`.
         ops.get_link_layer = Some(raw::rdma_trampoline_get_link_layer);
         ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
         ops.modify_srq = Some(raw::rdma_trampoline_modify_srq);

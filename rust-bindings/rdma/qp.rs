@@ -4,7 +4,7 @@
 
 use super::{
     address::AddressInfo,
-    attr,
+    attr, device,
     object::{Cq, Driver, Srq, Xrcd},
 };
 use crate::raw;
@@ -66,43 +66,9 @@ impl QpState {
     }
 }
 
-/// Capacity of a queue pair (`struct ib_qp_cap`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QpCap {
-    /// Maximum number of send work requests.
-    pub max_send_wr: u32,
-    /// Maximum number of receive work requests.
-    pub max_recv_wr: u32,
-    /// Maximum number of data segments in a send work request.
-    pub max_send_sge: u32,
-    /// Maximum number of data segments in a receive work request.
-    pub max_recv_sge: u32,
-    /// Maximum inline data in bytes.
-    pub max_inline_data: u32,
-}
-
-impl QpCap {
-    fn from_raw(cap: &raw::ib_qp_cap) -> Self {
-        Self {
-            max_send_wr: cap.max_send_wr,
-            max_recv_wr: cap.max_recv_wr,
-            max_send_sge: cap.max_send_sge,
-            max_recv_sge: cap.max_recv_sge,
-            max_inline_data: cap.max_inline_data,
-        }
-    }
-
-    pub(crate) fn to_raw(self) -> raw::ib_qp_cap {
-        raw::ib_qp_cap {
-            max_send_wr: self.max_send_wr,
-            max_recv_wr: self.max_recv_wr,
-            max_send_sge: self.max_send_sge,
-            max_recv_sge: self.max_recv_sge,
-            max_inline_data: self.max_inline_data,
-            max_rdma_ctxs: 0,
-        }
-    }
-}
+/// Capacity of a queue pair: the maximum numbers of send and receive work requests and of data
+/// segments in each, and the maximum inline data in bytes.
+pub type QpCap = raw::ib_qp_cap;
 
 /// Arguments of CREATE_QP.
 pub struct QpInit<'a, D: Driver> {
@@ -163,7 +129,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
         };
         Ok(Self {
             qp_type,
-            cap: QpCap::from_raw(&init.cap),
+            cap: init.cap,
             signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
             port: init.port_num,
             create_flags: init.create_flags,
@@ -297,7 +263,7 @@ impl QpAttr {
     /// Returns ib_core's attributes for QUERY_QP. Attributes that a queue pair lacks are zero,
     /// because ib_core copies them to the program (ib_uverbs_query_qp() in uverbs_cmd.c).
     pub(crate) fn to_raw(self, cap: QpCap) -> raw::ib_qp_attr {
-        let mut attr: raw::ib_qp_attr = raw::zeroed();
+        let mut attr: raw::ib_qp_attr = pin_init::zeroed();
         attr.qp_state = self.state as u32;
         attr.cur_qp_state = self.cur_state as u32;
         attr.path_mtu = if self.path_mtu == 0 {
@@ -311,7 +277,7 @@ impl QpAttr {
         attr.sq_psn = self.sq_psn;
         attr.dest_qp_num = self.dest_qpn;
         attr.qp_access_flags = self.access_flags as i32;
-        attr.cap = cap.to_raw();
+        attr.cap = cap;
         if let Some(address) = self.address {
             attr.ah_attr = address.to_raw();
         }
@@ -321,7 +287,7 @@ impl QpAttr {
         attr.max_rd_atomic = self.max_rd_atomic;
         attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
         attr.min_rnr_timer = self.min_rnr_timer;
-        attr.port_num = 1; // A device has one port.
+        attr.port_num = device::PORT;
         attr.timeout = self.timeout;
         attr.retry_cnt = self.retry_cnt;
         attr.rnr_retry = self.rnr_retry;

@@ -85,17 +85,9 @@ impl Udata<'_> {
         Ok(())
     }
 
-    /// Returns an error if there is input that this driver would ignore.
+    /// Returns `EOPNOTSUPP` if there is input that is not zero.
     pub fn expect_no_input(&mut self) -> Result {
-        let udata = self.0.as_ptr();
-        // SAFETY: The udata is valid by the type invariant, and `_ib_copy_validate_udata_in()`
-        // (ib_core_uverbs.c) writes nothing for a kernel size of zero.
-        to_result(unsafe {
-            match (*udata).inlen {
-                0 => 0,
-                _ => raw::_ib_copy_validate_udata_in(udata, core::ptr::null_mut(), 0, 0),
-            }
-        })
+        self.read_as_far_as_known::<[u8; 0]>().map(|_| ())
     }
 
     /// Copies the driver's response. The user's buffer is truncated or padded with zeroes.
@@ -110,11 +102,12 @@ impl Udata<'_> {
     pub fn write_nothing(&mut self) -> Result {
         self.write(&())
     }
+}
 
-    /// Checks that there is no input and sends an empty response, for commands without a
-    /// driver-specific part.
-    pub fn expect_nothing(&mut self) -> Result {
-        self.expect_no_input()?;
-        self.write_nothing()
-    }
+/// Checks that a command without a driver-specific part has no input, and sends an empty response.
+pub fn no_udata(udata: Option<&mut Udata<'_>>) -> Result {
+    udata.map_or(Ok(()), |udata| {
+        udata.expect_no_input()?;
+        udata.write_nothing()
+    })
 }

@@ -3,15 +3,12 @@
 //! Work requests and completions of kernel consumers.
 
 use super::{
+    device,
     event::QpTarget,
     object::{Ah, Driver},
 };
 use crate::{raw, shared_bytes};
-use core::{
-    marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
-    ptr,
-};
+use core::{marker::PhantomData, mem::MaybeUninit, ptr};
 use kernel::prelude::*;
 
 /// A data segment of a work request: an address in the region that the L_Key names, and a length in
@@ -84,7 +81,7 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
         // work request of this queue pair.
         let (wr, part) = unsafe {
             let wr = self.next.as_ref()?;
-            (wr, Part::of(wr, self.is_ud))
+            (wr, SendPart::of(wr, self.is_ud))
         };
         self.current = self.next;
         // INVARIANT: `wr.next` continues the list.
@@ -94,15 +91,20 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 }
 
 /// The part of a send work request that depends on its opcode and on the type of the queue pair.
-enum Part<'a, D: Driver> {
+pub enum SendPart<'a, D: Driver> {
+    /// A READ or WRITE.
     Rdma(&'a raw::ib_rdma_wr),
+    /// An atomic operation.
     Atomic(&'a raw::ib_atomic_wr),
+    /// A fast registration of a region.
     Reg(&'a raw::ib_reg_wr, &'a raw::ib_mr),
+    /// Any work request to a UD or GSI queue pair, with its address handle.
     Ud(&'a raw::ib_ud_wr, &'a D::Ah),
+    /// Another opcode, or a work request that lacks its region or address handle.
     None,
 }
 
-impl<'a, D: Driver> Part<'a, D> {
+impl<'a, D: Driver> SendPart<'a, D> {
     /// Returns the part of a work request.
     ///
     /// # Safety
@@ -143,7 +145,8 @@ impl<'a, D: Driver> Part<'a, D> {
 /// A consumer has posted `wr`. The memory to which it points stays valid for `'a`.
 pub struct SendWr<'a, D: Driver> {
     wr: &'a raw::ib_send_wr,
-    part: Part<'a, D>,
+    /// The part that depends on the opcode and the queue pair.
+    pub part: SendPart<'a, D>,
 }
 
 /// `IB_SEND_*` flags.
@@ -163,7 +166,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the identifier that the completion will carry.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of plain data.
-        unsafe { *self.wr.__bindgen_anon_1.wr_id }
+        unsafe { self.wr.__bindgen_anon_1.wr_id }
     }
 
     /// Returns the operation (`enum ib_wr_opcode`).
@@ -179,7 +182,7 @@ impl<'a, D: Driver> SendWr<'a, D> {
     /// Returns the immediate data (network byte order) or the key to invalidate.
     pub fn imm_or_key(&self) -> u32 {
         // SAFETY: Both members of the union are 32 bits of plain data.
-        unsafe { *self.wr.ex.invalidate_rkey }
+        unsafe { self.wr.ex.invalidate_rkey }
     }
 
     /// Returns the number of data segments, as given by the consumer.
@@ -214,59 +217,6 @@ impl<'a, D: Driver> SendWr<'a, D> {
         }
         to.get(..done).ok_or(EINVAL)
     }
-
-    /// Returns the remote address and the R_Key of an RDMA operation. Returns `None` for other
-    /// opcodes, and for UD and GSI.
-    pub fn rdma(&self) -> Option<(u64, u32)> {
-        match self.part {
-            Part::Rdma(wr) => Some((wr.remote_addr, wr.rkey)),
-            _ => None,
-        }
-    }
-
-    /// Returns the remote address, the R_Key, the compare operand or addend, and the swap operand
-    /// of an atomic operation. Returns `None` for other opcodes, and for UD and GSI.
-    pub fn atomic(&self) -> Option<(u64, u32, u64, u64)> {
-        match self.part {
-            Part::Atomic(wr) => Some((wr.remote_addr, wr.rkey, wr.compare_add, wr.swap)),
-            _ => None,
-        }
-    }
-
-    /// Returns the key, the rights, the address and the length of a fast registration. Returns
-    /// `None` for other opcodes, and for UD and GSI.
-    pub fn reg(&self) -> Option<(u32, u32, u64, u64)> {
-        match self.part {
-            Part::Reg(wr, mr) => Some((wr.key, wr.access as u32, mr.iova, mr.length)),
-            _ => None,
-        }
-    }
-
-    /// Returns the additional fields of a work request to a UD or GSI queue pair. Returns `None`
-    /// for other queue pairs, or without an address handle.
-    pub fn ud(&self) -> Option<UdPart<'a, D>> {
-        match self.part {
-            Part::Ud(wr, ah) => Some(UdPart {
-                ah,
-                remote_qpn: wr.remote_qpn,
-                remote_qkey: wr.remote_qkey,
-                pkey_index: wr.pkey_index,
-            }),
-            _ => None,
-        }
-    }
-}
-
-/// The additional fields of a send work request to a UD or GSI queue pair.
-pub struct UdPart<'a, D: Driver> {
-    /// The driver's address handle.
-    pub ah: &'a D::Ah,
-    /// Number of the destination queue pair.
-    pub remote_qpn: u32,
-    /// Q_Key of the destination.
-    pub remote_qkey: u32,
-    /// Index of the P_Key (GSI only).
-    pub pkey_index: u16,
 }
 
 /// A list of receive work requests that is being posted.
@@ -317,7 +267,7 @@ impl<'a> RecvWr<'a> {
     /// Returns the identifier that the completion will carry.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of plain data.
-        unsafe { *self.0.__bindgen_anon_1.wr_id }
+        unsafe { self.0.__bindgen_anon_1.wr_id }
     }
 
     /// Returns the number of data segments, as given by the consumer.
@@ -383,19 +333,19 @@ pub mod wc {
 impl Wc {
     /// Fills in a completion of the queue pair `qp`.
     pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
-        let wc: &mut raw::ib_wc = self.0.write(raw::zeroed());
-        wc.__bindgen_anon_1.wr_id = ManuallyDrop::new(contents.wr_id);
+        let wc: &mut raw::ib_wc = self.0.write(pin_init::zeroed());
+        wc.__bindgen_anon_1.wr_id = contents.wr_id;
         wc.status = contents.status;
         wc.opcode = contents.opcode;
         wc.vendor_err = contents.vendor_err;
         wc.byte_len = contents.byte_len;
         wc.qp = qp.0;
-        wc.ex.invalidate_rkey = ManuallyDrop::new(contents.imm_or_key);
+        wc.ex.invalidate_rkey = contents.imm_or_key;
         wc.src_qp = contents.src_qp;
         wc.wc_flags = contents.flags as i32;
         wc.pkey_index = contents.pkey_index;
         wc.sl = contents.sl;
-        wc.port_num = 1;
+        wc.port_num = device::PORT;
         wc.smac = contents.smac;
         wc.vlan_id = contents.vlan_id;
         wc.network_hdr_type = contents.network_hdr_type;

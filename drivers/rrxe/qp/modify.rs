@@ -48,7 +48,7 @@ fn check(device: &Device<Rrxe>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         return Err(EINVAL);
     }
     if mask.has(QpAttrMask::PATH_MTU) {
-        let netdev = device.netdev(1).ok_or(ENODEV)?;
+        let netdev = device.netdev().ok_or(ENODEV)?;
         if attr.path_mtu > limits::ib_mtu(netdev.mtu()) {
             return Err(EINVAL);
         }
@@ -168,7 +168,7 @@ fn mtu(
         if next != QpState::Rtr {
             return Ok(None);
         }
-        limits::ib_mtu(device.netdev(1).ok_or(ENODEV)?.mtu())
+        limits::ib_mtu(device.netdev().ok_or(ENODEV)?.mtu())
     } else if mask.has(QpAttrMask::PATH_MTU) {
         attr.path_mtu
     } else {
@@ -336,7 +336,7 @@ fn reset(qp: &Arc<Qp>) {
 }
 
 /// QUERY_QP.
-pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
+pub(crate) fn query(handle: &QpHandle) -> (QpAttr, QpCap, bool) {
     let qp = &handle.qp;
     let mut attr = *qp.attr.lock();
     attr.state = qp.state();
@@ -349,5 +349,5 @@ pub(crate) fn query(handle: &QpHandle) -> Result<(QpAttr, QpCap, bool)> {
     if attr.state >= QpState::Rtr {
         attr.rq_psn = lock_bh(&qp.recv).responder.expected_psn();
     }
-    Ok((attr, qp.cap, qp.signal_all))
+    (attr, qp.cap, qp.signal_all)
 }

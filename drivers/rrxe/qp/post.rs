@@ -18,7 +18,7 @@ use kernel::{new_spinlock, prelude::*, sync::SpinLock};
 use linux_rdma::{
     rdma::{
         qp::{QpState, QpType},
-        wr::{send_flags, DataSegment, RecvWrs, SendWr, SendWrs},
+        wr::{send_flags, DataSegment, RecvWrs, SendPart, SendWr, SendWrs},
     },
     sync::lock_irqsave,
 };
@@ -70,30 +70,33 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
 /// Returns the part of a work request that depends on its opcode, and the address handle.
 fn send_op(handle: &QpHandle, wr: &SendWr<'_, Rrxe>) -> Result<(WqeOp, u32)> {
     let mut op = WqeOp::default();
-    let mut ah = 0;
-    if !handle.qp.qp_type.is_connected() {
-        let part = wr.ud().ok_or(EINVAL)?;
-        if part.ah.pd != handle.qp.pd {
-            return Err(EINVAL);
+    let mut ah_number = 0;
+    match wr.part {
+        SendPart::Ud(ud, ah) if ah.pd == handle.qp.pd => {
+            ah_number = ah.number;
+            op.remote_qpn = ud.remote_qpn;
+            op.rkey_or_qkey = ud.remote_qkey;
         }
-        ah = part.ah.number;
-        op.remote_qpn = part.remote_qpn;
-        op.rkey_or_qkey = part.remote_qkey;
-    } else if let Some((remote_addr, rkey)) = wr.rdma() {
-        op.remote_addr = remote_addr;
-        op.rkey_or_qkey = rkey;
-    } else if let Some((remote_addr, rkey, compare_add, swap)) = wr.atomic() {
-        op.remote_addr = remote_addr;
-        op.rkey_or_qkey = rkey;
-        op.compare_add = compare_add;
-        op.swap = swap;
-    } else if let Some((key, access, iova, length)) = wr.reg() {
-        op.rkey_or_qkey = key;
-        op.remote_addr = iova;
-        op.compare_add = length;
-        op.swap = access.into();
+        _ if !handle.qp.qp_type.is_connected() => return Err(EINVAL),
+        SendPart::Rdma(rdma) => {
+            op.remote_addr = rdma.remote_addr;
+            op.rkey_or_qkey = rdma.rkey;
+        }
+        SendPart::Atomic(atomic) => {
+            op.remote_addr = atomic.remote_addr;
+            op.rkey_or_qkey = atomic.rkey;
+            op.compare_add = atomic.compare_add;
+            op.swap = atomic.swap;
+        }
+        SendPart::Reg(reg, mr) => {
+            op.rkey_or_qkey = reg.key;
+            op.remote_addr = mr.iova;
+            op.compare_add = mr.length;
+            op.swap = (reg.access as u32).into();
+        }
+        _ => {}
     }
-    Ok((op, ah))
+    Ok((op, ah_number))
 }
 
 fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) -> Result {

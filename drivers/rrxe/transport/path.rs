@@ -11,7 +11,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{Flow, IpAddr, Route, RxSkb},
-    rdma::{AddressInfo, NetworkType},
+    rdma::AddressInfo,
     sync::lock_bh,
 };
 
@@ -29,17 +29,10 @@ pub(crate) struct Path {
 
 impl Path {
     pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
-        let (source, destination) = match info.network {
-            NetworkType::Ipv4 => (
-                IpAddr::V4(AddressInfo::ipv4_of(&info.sgid)),
-                IpAddr::V4(AddressInfo::ipv4_of(&info.dgid)),
-            ),
-            NetworkType::Ipv6 => (IpAddr::V6(info.sgid), IpAddr::V6(info.dgid)),
-        };
         try_pin_init!(Self {
             info,
-            source,
-            destination,
+            source: AddressInfo::ip_of(&info.sgid),
+            destination: AddressInfo::ip_of(&info.dgid),
             route <- new_spinlock!(None, "rrxe_path"),
             elision: IcrcElision::new(),
         })

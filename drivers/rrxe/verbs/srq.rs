@@ -33,9 +33,10 @@ use linux_rdma::{
     errno::not_supported,
     impl_has_serial_work,
     rdma::{
-        srq::{SrqAttr, SrqAttrMask, XrcSrq},
+        attr::SrqAttr,
+        no_udata,
         wr::{RecvWr, RecvWrs},
-        Device, SrqEvent, SrqTarget, Udata,
+        Device, SrqEvent, SrqTarget, Udata, XrcSrq,
     },
     sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
 };
@@ -183,42 +184,32 @@ impl SrqHandle {
     pub(crate) fn modify(
         &self,
         device: &Device<Rrxe>,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result {
-        if mask.0 & !(SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT) != 0 {
-            return Err(EINVAL);
-        }
         let srq = &self.srq;
         let _one = srq.modify_lock.lock();
-        let ring = if mask.has(SrqAttrMask::MAX_WR) {
+        let ring = if let Some(max_wr) = max_wr {
             // As with completion queues, kernel consumers can't resize.
             let udata = udata.ok_or(not_supported())?;
-            if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
+            if max_wr == 0 || max_wr > limits::MAX_SRQ_WR {
                 return Err(EINVAL);
             }
-            Some(user_ring(device, attr.max_wr, srq.max_sge, udata)?)
+            Some(user_ring(device, max_wr, srq.max_sge, udata)?)
         } else {
-            if let Some(udata) = udata {
-                udata.expect_nothing()?;
-            }
+            no_udata(udata)?;
             None
         };
         let now = self.query();
         let max_wr = ring.as_ref().map_or(now.max_wr, |ring| ring.capacity);
-        let limit = if mask.has(SrqAttrMask::LIMIT) {
-            attr.srq_limit
-        } else {
-            now.srq_limit
-        };
-        if limit > max_wr {
+        if limit.unwrap_or(now.srq_limit) > max_wr {
             return Err(EINVAL);
         }
         if let Some(ring) = ring {
             srq.change_ring(ring)?;
         }
-        if mask.has(SrqAttrMask::LIMIT) {
+        if let Some(limit) = limit {
             lock_bh(&srq.queue).limit = limit;
         }
         Ok(())

@@ -52,44 +52,24 @@ impl Umem {
         NonNull::new(umem).map(Self).ok_or(EINVAL)
     }
 
-    /// Returns the address of the pinned memory, its length in bytes, and whether it was pinned for
-    /// writing.
-    fn properties(&self) -> (u64, usize, bool) {
-        let umem = self.0.as_ptr();
-        // SAFETY: `self` owns the umem, and none of these fields changes (umem.c).
-        unsafe {
-            (
-                (*umem).address as u64,
-                (*umem).length,
-                (*umem).writable() != 0,
-            )
-        }
-    }
-
-    /// Lists the memory in blocks of the largest page size that fits.
-    fn page_table(&self) -> Result<PageTable> {
-        self.blocks(usize::MAX & !(PAGE_SIZE - 1))
-    }
-
     /// Lists the memory in blocks of the largest fitting size in the bitmap `sizes`.
     pub(super) fn blocks(&self, sizes: usize) -> Result<PageTable> {
-        let umem = self.0.as_ptr();
-        let (address, len, writable) = self.properties();
-        // SAFETY: `self` owns the umem, whose scatter list does not change (umem.c). The "virtual
-        // address" for which the block size is chosen is the memory's own address, so the page size
-        // always fits.
-        let (block, sgl, nents) = unsafe {
-            let block = raw::ib_umem_find_best_pgsz(umem, sizes, address);
-            let sgt = &(*umem).sgt_append.sgt;
-            (block, sgt.sgl, sgt.nents)
+        // SAFETY: `self` owns the umem, and only `ib_umem_find_best_pgsz()` (umem.c) changes it. The
+        // "virtual address" for which the block size is chosen is the memory's own address, so the
+        // page size always fits.
+        let (block, umem) = unsafe {
+            let virt = (*self.0.as_ptr()).address as u64;
+            let block = raw::ib_umem_find_best_pgsz(self.0.as_ptr(), sizes, virt);
+            (block, self.0.as_ref())
         };
+        let (address, len) = (umem.address, umem.length);
         if !block.is_power_of_two() {
             return Err(EINVAL);
         }
         let shift = block.trailing_zeros();
         // The block size is not 0, so it has a mask of lower bits.
         let below = block.wrapping_sub(1);
-        let offset = address as usize & below;
+        let offset = address & below;
         let count = (offset.checked_add(len).ok_or(EINVAL)?)
             .checked_add(below)
             .ok_or(EINVAL)?
@@ -101,9 +81,9 @@ impl Umem {
         // the memory begins in the middle of a block of pages, so does the first scatter entry, and
         // the iteration aligns down.
         unsafe {
-            raw::__rdma_block_iter_start(iter.as_mut_ptr(), sgl, nents, block);
-            (*iter.as_mut_ptr()).__sg_advance =
-                ((address as usize & (PAGE_SIZE - 1)) & !below) as u32;
+            let sgt = &umem.sgt_append.sgt;
+            raw::__rdma_block_iter_start(iter.as_mut_ptr(), sgt.sgl, sgt.nents, block);
+            (*iter.as_mut_ptr()).__sg_advance = (address & (PAGE_SIZE - 1) & !below) as u32;
             while table.len() < count && raw::__rdma_block_iter_next(iter.as_mut_ptr()) {
                 // Without a DMA device, ib_core's "DMA addresses" are addresses in the kernel's
                 // direct map (device.c, ib_dma_virt_map_sg()).
@@ -119,7 +99,7 @@ impl Umem {
             shift,
             offset,
             len: len as u64,
-            writable,
+            writable: umem.writable() != 0,
         })
     }
 }
@@ -197,7 +177,8 @@ impl PinOwner {
     pub fn new(umem: Umem) -> Result<Self> {
         let shared = Arc::new(
             Pinned {
-                table: umem.page_table()?,
+                // Blocks of any size from that of a page.
+                table: umem.blocks(usize::MAX & !(PAGE_SIZE - 1))?,
                 umem: Atomic::new(umem.0.as_ptr()),
             },
             GFP_KERNEL_ACCOUNT,

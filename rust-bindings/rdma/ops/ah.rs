@@ -51,11 +51,7 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn destroy_ah(ib: *mut raw::ib_ah, _flags: u32) -> c_int {
         // SAFETY: The handle is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `rdma_destroy_ah_user()`).
-        errno(unsafe {
-            Ah::<D>::destroy(ib, |ah| {
-                D::destroy_ah(ah);
-                Ok(())
-            })
-        })
+        unsafe { Ah::<D>::destroy(ib, D::destroy_ah) };
+        0
     }
 }

@@ -14,11 +14,11 @@ use crate::{
     raw,
     rdma::{
         device::Device,
-        object::{errno, Counter, Driver, Qp},
+        object::{Counter, Driver, Qp},
     },
 };
 use core::ptr;
-use kernel::{ffi::c_int, prelude::*};
+use kernel::{error::from_result, ffi::c_int, prelude::*};
 
 impl<D: Driver> Ops<D> {
     /// Does nothing, because the first binding initializes the counter. ib_core requires the
@@ -35,15 +35,11 @@ impl<D: Driver> Ops<D> {
         if stats.is_null() {
             return stats;
         }
-        const BITS: usize = usize::BITS as usize;
         for &stat in D::PORT_ONLY_STATS {
             if stat < D::PORT_STATS.len() {
                 // SAFETY: Nothing else uses the struct yet. Its bitmap has a bit for each statistic
-                // (verbs.c, `rdma_alloc_hw_stats_struct()`), in words of the size of `usize`.
-                unsafe {
-                    let bitmap: *mut usize = (*stats).is_disabled.cast();
-                    *bitmap.add(stat / BITS) |= 1 << (stat % BITS);
-                }
+                // (verbs.c, `rdma_alloc_hw_stats_struct()`).
+                unsafe { raw::__set_bit(stat, (*stats).is_disabled.cast()) };
             }
         }
         stats
@@ -56,53 +52,28 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: `__rdma_counter_bind_qp()` (counters.c) passes a counter and a live queue pair of
         // the same device, under the counter's lock. If the counter has no number, the driver's
-        // part does not exist: the counter was never bound (ib_core zeroes the struct), or
-        // `create_bound` destroyed the part again.
-        errno(unsafe {
-            match (*ib).id {
-                0 => Self::create_bound(ib, qp),
-                _ => Self::bind(ib, qp),
+        // part does not exist: the counter was never bound (ib_core zeroes the struct, and nothing
+        // else uses it), or its first binding failed. ib_core leaves the queue pair's pointer to
+        // the driver, and reads it without a lock (nldev.c, `fill_stat_counter_qps()`).
+        from_result(|| unsafe {
+            let is_first = (*ib).id == 0;
+            if is_first {
+                Counter::<D>::create(ib, || {
+                    let (counter, number) = D::create_counter(Device::from_raw((*ib).device))?;
+                    (*ib).id = number;
+                    Ok(counter)
+                })?;
             }
-        })
-    }
-
-    /// Creates the driver's part of a counter, and binds a queue pair to it.
-    ///
-    /// # Safety
-    ///
-    /// The arguments are those of `counter_bind_qp`, and the driver's part of the counter does not
-    /// exist.
-    unsafe fn create_bound(ib: *mut raw::rdma_counter, qp: *mut raw::ib_qp) -> Result {
-        // SAFETY: The caller guarantees a counter without a driver's part and a live queue pair.
-        // Nothing else uses the counter before it is bound.
-        unsafe {
-            Counter::<D>::create(ib, || {
-                let (counter, number) = D::create_counter(Device::from_raw((*ib).device))?;
-                (*ib).id = number;
-                Ok(counter)
-            })?;
-            Self::bind(ib, qp).inspect_err(|_| {
+            let counter = Counter::<D>::from_ptr(ib).data();
+            let bound = D::bind_counter(counter, Qp::<D>::from_ptr(qp).data());
+            if bound.is_ok() {
+                ptr::write_volatile(&raw mut (*qp).counter, ib);
+            } else if is_first {
                 Self::counter_dealloc(ib);
                 (*ib).id = 0;
-            })
-        }
-    }
-
-    /// Binds a queue pair to a counter.
-    ///
-    /// # Safety
-    ///
-    /// The arguments are those of `counter_bind_qp`, and the driver's part of the counter exists.
-    unsafe fn bind(ib: *mut raw::rdma_counter, qp: *mut raw::ib_qp) -> Result {
-        // SAFETY: The caller guarantees that the driver's part exists and that the queue pair is
-        // live. ib_core leaves the queue pair's pointer to the driver, and reads it without a lock
-        // (nldev.c, `fill_stat_counter_qps()`).
-        unsafe {
-            let counter = Counter::<D>::from_ptr(ib).data();
-            D::bind_counter(counter, Qp::<D>::from_ptr(qp).data())?;
-            ptr::write_volatile(&raw mut (*qp).counter, ib);
-        }
-        Ok(())
+            }
+            bound.map(|()| 0)
+        })
     }
 
     pub(super) unsafe extern "C" fn counter_unbind_qp(qp: *mut raw::ib_qp, _port: u32) -> c_int {
@@ -137,11 +108,10 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn counter_dealloc(ib: *mut raw::rdma_counter) -> c_int {
         // SAFETY: A queue pair was bound, so the driver's part exists. It is not used afterwards
         // (counters.c, `counter_release()`).
-        errno(unsafe {
-            Counter::<D>::destroy(ib, |counter| {
-                D::destroy_counter(Device::from_raw((*ib).device), counter);
-                Ok(())
-            })
-        })
+        unsafe {
+            let device = Device::from_raw((*ib).device);
+            Counter::<D>::destroy(ib, |counter| D::destroy_counter(device, counter));
+        }
+        0
     }
 }

@@ -2,7 +2,7 @@
 
 //! Completion queues.
 
-use super::{count, Ops};
+use super::Ops;
 use crate::{
     raw,
     rdma::{
@@ -79,12 +79,8 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_cq_user()`).
-        errno(unsafe {
-            Cq::<D>::destroy_reporting(ib, |cq| {
-                D::destroy_cq(cq);
-                Ok(())
-            })
-        })
+        unsafe { Cq::<D>::destroy(ib, |cq| D::destroy_cq(cq)) };
+        0
     }
 
     pub(super) unsafe extern "C" fn poll_cq(
@@ -102,12 +98,10 @@ impl<D: Driver> Ops<D> {
         // SAFETY: The caller of `ib_poll_cq()` (ib_verbs.h) guarantees that the queue is live and
         // that there is room for the completions. The memory need not be initialized: `Wc` is a
         // transparent wrapper around `MaybeUninit`.
-        count(unsafe {
-            D::poll_cq(
-                Cq::<D>::from_ptr(ib).data(),
-                slice::from_raw_parts_mut(wc.cast::<Wc>(), entries),
-            )
-        })
+        unsafe {
+            let wc = slice::from_raw_parts_mut(wc.cast::<Wc>(), entries);
+            D::poll_cq(Cq::<D>::from_ptr(ib).data(), wc) as c_int
+        }
     }
 
     pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
@@ -117,6 +111,6 @@ impl<D: Driver> Ops<D> {
         // SAFETY: The caller of `ib_req_notify_cq()` (ib_verbs.h) keeps the queue alive during the
         // call.
         let cq = unsafe { Cq::<D>::from_ptr(ib).data() };
-        count(D::req_notify_cq(cq, solicited_only, report_missed).map(usize::from))
+        D::req_notify_cq(cq, solicited_only, report_missed).into()
     }
 }

@@ -2,17 +2,17 @@
 
 //! Devices, their ports and statistics, and the contexts of processes that have them open.
 
-use super::{count, no_udata, Ops};
+use super::Ops;
 use crate::{
     raw,
     rdma::{
-        attr::{DeviceAttr, PortAttr},
         device::Device,
         object::{errno, Driver, Ucontext},
-        udata::Udata,
+        udata::{no_udata, Udata},
     },
 };
 use kernel::{
+    error::to_result,
     ffi::{c_char, c_int},
     prelude::*,
 };
@@ -24,7 +24,7 @@ impl<D: Driver> Ops<D> {
         unsafe {
             let device = Device::<D>::from_raw(ib);
             D::dealloc(device.data());
-            device.drop_data();
+            (*device.data.get()).assume_init_drop();
         }
     }
 
@@ -50,8 +50,8 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `setup_device()` (device.c) and `ib_uverbs_ex_query_device()` (uverbs_cmd.c) pass
         // a valid device and attributes that nothing else uses during the call.
         errno(unsafe {
-            D::query_device(Device::from_raw(ib), &mut DeviceAttr::new(&mut *attr))
-                .and_then(|()| no_udata(Udata::from_ptr(udata).as_mut()))
+            *attr = D::query_device(Device::from_raw(ib));
+            no_udata(Udata::from_ptr(udata).as_mut())
         })
     }
 
@@ -60,9 +60,34 @@ impl<D: Driver> Ops<D> {
         port: u32,
         attr: *mut raw::ib_port_attr,
     ) -> c_int {
-        // SAFETY: The device is live until this returns. `__ib_query_port()` (device.c) passes
-        // attributes that nothing else uses during the call.
-        errno(unsafe { D::query_port(Device::from_raw(ib), port, &mut PortAttr::new(&mut *attr)) })
+        // SAFETY: The device is live until this returns. Nothing else uses the attributes during
+        // the call (`__ib_query_port()` in device.c, `get_port_immutable`).
+        let (device, attr) = unsafe { (Device::<D>::from_raw(ib), &mut *attr) };
+        let Some(netdev) = device.netdev() else {
+            return ENODEV.to_errno();
+        };
+        *attr = D::query_port(device, &netdev);
+        let (state, physical) = match (netdev.is_up(), netdev.is_operational()) {
+            (true, true) => (
+                raw::ib_port_state_IB_PORT_ACTIVE,
+                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
+            ),
+            (true, false) => (
+                raw::ib_port_state_IB_PORT_DOWN,
+                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
+            ),
+            (false, _) => (
+                raw::ib_port_state_IB_PORT_DOWN,
+                raw::ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
+            ),
+        };
+        attr.state = state;
+        attr.phys_state = physical as u8;
+        // GIDs are IP addresses (RoCEv2).
+        attr.set_ip_gids(1);
+        // SAFETY: The device is live. ib_get_eth_speed() (verbs.c) fails if the port has no network
+        // device.
+        unsafe { raw::ib_get_eth_speed(ib, port, &mut attr.active_speed, &mut attr.active_width) }
     }
 
     pub(super) unsafe extern "C" fn get_port_immutable(
@@ -70,27 +95,27 @@ impl<D: Driver> Ops<D> {
         port: u32,
         immutable: *mut raw::ib_port_immutable,
     ) -> c_int {
+        let mut attr = pin_init::zeroed();
         // SAFETY: The device is live until this returns, and `immutable` is valid for writes
         // (device.c, `setup_port_data()`).
         errno(unsafe {
-            D::port_immutable(Device::from_raw(ib), port).map(|from| {
+            to_result(Self::query_port(ib, port, &mut attr)).map(|()| {
                 (*immutable).core_cap_flags = raw::RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
-                (*immutable).pkey_tbl_len = from.pkey_tbl_len as c_int;
-                (*immutable).gid_tbl_len = from.gid_tbl_len as c_int;
+                (*immutable).pkey_tbl_len = attr.pkey_tbl_len.into();
+                (*immutable).gid_tbl_len = attr.gid_tbl_len;
                 (*immutable).max_mad_size = raw::IB_MGMT_MAD_SIZE;
             })
         })
     }
 
     pub(super) unsafe extern "C" fn query_pkey(
-        ib: *mut raw::ib_device,
-        port: u32,
+        _ib: *mut raw::ib_device,
+        _port: u32,
         index: u16,
         pkey: *mut u16,
     ) -> c_int {
-        // SAFETY: The device is live until this returns, and `pkey` is valid for writes (device.c,
-        // `ib_query_pkey()`).
-        errno(unsafe { D::query_pkey(Device::from_raw(ib), port, index).map(|k| *pkey = k) })
+        // SAFETY: `pkey` is valid for writes (device.c, `ib_query_pkey()`).
+        errno(D::query_pkey(index).map(|k| unsafe { *pkey = k }))
     }
 
     pub(super) unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
@@ -120,7 +145,7 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn get_hw_stats(
         ib: *mut raw::ib_device,
         stats: *mut raw::rdma_hw_stats,
-        port: u32,
+        _port: u32,
         _index: c_int,
     ) -> c_int {
         if stats.is_null() {
@@ -128,10 +153,11 @@ impl<D: Driver> Ops<D> {
         }
         // SAFETY: `stats` came from `alloc_hw_port_stats`, so it has a value for each of
         // `PORT_STATS`. ib_core holds its lock, so nothing else writes to the values.
-        count(unsafe {
+        unsafe {
             let values = (*stats).value.as_mut_slice(D::PORT_STATS.len());
-            D::port_stats(Device::from_raw(ib), port, values).map(|()| D::PORT_STATS.len())
-        })
+            D::port_stats(Device::from_raw(ib), values);
+        }
+        D::PORT_STATS.len() as c_int
     }
 
     pub(super) unsafe extern "C" fn alloc_ucontext(
@@ -149,10 +175,9 @@ impl<D: Driver> Ops<D> {
     }
 
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
-        // This cannot fail.
         // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
         // this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
-        let _ = unsafe { Ucontext::<D>::destroy(ib, |_| Ok(())) };
+        unsafe { Ucontext::<D>::destroy(ib, |_| ()) };
     }
 
     /// Allows removing a device while programs have it open: ib_core then destroys their objects.

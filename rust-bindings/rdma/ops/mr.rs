@@ -2,18 +2,19 @@
 
 //! Memory regions and windows.
 
-use super::{err_ptr, Ops};
+use super::Ops;
 use crate::{
     raw,
     rdma::{
         device::Device,
         memory::{access, KernelMemory},
-        object::{errno, Driver, Mr, MrChange, MrKeys, Mw, Pd, UserMemory},
+        object::{errno, Driver, Mr, MrChange, Mw, Pd, UserMemory},
         udata::Udata,
     },
 };
 use core::ptr;
 use kernel::{
+    alloc::flags::__GFP_ZERO,
     error::from_err_ptr,
     ffi::{c_int, c_uint},
     prelude::*,
@@ -28,28 +29,31 @@ impl<D: Driver> Ops<D> {
     /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
     unsafe fn new_mr(
         pd: *mut raw::ib_pd,
-        make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, MrKeys)>>,
+        make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, u32)>>,
     ) -> *mut raw::ib_mr {
-        // SAFETY: The caller guarantees that the domain, and thus its device, is live until the
-        // operation returns.
-        let (device, domain) =
-            unsafe { (Device::from_raw((*pd).device), Pd::<D>::from_ptr(pd).data()) };
-        match Mr::<D>::new_boxed(|| make(device, domain)) {
-            Ok(Some((mr, keys))) => {
-                let mr = KBox::into_raw(mr).cast::<raw::ib_mr>();
-                // SAFETY: This function owns the region until it is returned. Then ib_core owns it,
-                // until it passes it to `dereg_mr`. The caller guarantees that `pd` is live.
-                unsafe {
-                    (*mr).device = (*pd).device;
-                    (*mr).pd = pd;
-                    (*mr).lkey = keys.lkey;
-                    (*mr).rkey = keys.rkey;
-                }
-                mr
+        let new = || {
+            let room = KBox::<Mr<D>>::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?;
+            // SAFETY: The caller guarantees that the domain, and thus its device, is live until the
+            // operation returns.
+            let (device, domain) =
+                unsafe { (Device::from_raw((*pd).device), Pd::<D>::from_ptr(pd).data()) };
+            let Some((data, key)) = make(device, domain)? else {
+                return Ok(ptr::null_mut());
+            };
+            let mr = KBox::into_raw(room).cast::<raw::ib_mr>();
+            // SAFETY: This function owns the region until it is returned. Then ib_core owns it,
+            // until it passes it to `dereg_mr`. Zeroes are a valid `struct ib_mr`: numbers, and
+            // pointers that may be null. The caller guarantees that `pd` is live.
+            unsafe {
+                (*mr).device = (*pd).device;
+                (*mr).pd = pd;
+                (*mr).lkey = key;
+                (*mr).rkey = key;
+                Mr::<D>::create(mr, || Ok(data))?;
             }
-            Ok(None) => ptr::null_mut(),
-            Err(e) => err_ptr(e),
-        }
+            Ok(mr)
+        };
+        new().unwrap_or_else(|e: Error| e.to_ptr())
     }
 
     pub(super) unsafe extern "C" fn get_dma_mr(
@@ -75,7 +79,7 @@ impl<D: Driver> Ops<D> {
         udata: *mut raw::ib_udata,
     ) -> *mut raw::ib_mr {
         if !dmah.is_null() {
-            return err_ptr(crate::errno::not_supported());
+            return crate::errno::not_supported().to_ptr();
         }
         // SAFETY: uverbs holds the domain until this returns (uverbs_cmd.c, `ib_uverbs_reg_mr()`).
         // `udata` is that of the command.
@@ -143,7 +147,10 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `ib_dereg_mr_user()` (verbs.c) passes a live region. On success ib_core no longer
         // uses it, and `new_mr` boxed it.
         errno(unsafe {
-            Mr::<D>::destroy(mr, D::dereg_mr).map(|()| drop(KBox::from_raw(mr.cast::<Mr<D>>())))
+            D::dereg_mr(Mr::<D>::from_ptr(mr).data()).map(|()| {
+                Mr::<D>::destroy(mr, |_| ());
+                drop(KBox::from_raw(mr.cast::<Mr<D>>()));
+            })
         })
     }
 
@@ -153,7 +160,7 @@ impl<D: Driver> Ops<D> {
         max_num_sg: u32,
     ) -> *mut raw::ib_mr {
         if mr_type != raw::ib_mr_type_IB_MR_TYPE_MEM_REG {
-            return err_ptr(crate::errno::not_supported());
+            return crate::errno::not_supported().to_ptr();
         }
         // SAFETY: The domain is live until this returns (verbs.c, `ib_alloc_mr()`).
         unsafe {
@@ -217,6 +224,8 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
         // SAFETY: The window is live, and ib_core calls this once for it, or again after a failure
         // (uverbs_main.c, `uverbs_dealloc_mw()`).
-        errno(unsafe { Mw::<D>::destroy(ib, D::dealloc_mw) })
+        errno(unsafe {
+            D::dealloc_mw(Mw::<D>::from_ptr(ib).data()).map(|()| Mw::<D>::destroy(ib, |_| ()))
+        })
     }
 }

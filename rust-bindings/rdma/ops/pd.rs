@@ -37,7 +37,8 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The domain is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_dealloc_pd_user()`).
-        errno(unsafe { Pd::<D>::destroy(ib, |_| Ok(())) })
+        unsafe { Pd::<D>::destroy(ib, |_| ()) };
+        0
     }
 
     pub(super) unsafe extern "C" fn alloc_xrcd(
@@ -62,6 +63,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The domain is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_dealloc_xrcd_user()`).
-        errno(unsafe { Xrcd::<D>::destroy(ib, |_| Ok(())) })
+        unsafe { Xrcd::<D>::destroy(ib, |_| ()) };
+        0
     }
 }

@@ -2,14 +2,14 @@
 
 //! Queue pairs, and the posting of work requests.
 
-use super::{no_udata, Ops};
+use super::Ops;
 use crate::{
     raw,
     rdma::{
-        device::Device,
+        device::{self, Device},
         object::{errno, Driver, Pd, Qp},
         qp::{QpAttr, QpAttrMask, QpInit},
-        udata::Udata,
+        udata::{no_udata, Udata},
         wr::{RecvWrs, SendWrs},
     },
 };
@@ -49,10 +49,7 @@ impl<D: Driver> Ops<D> {
                     Udata::from_ptr(udata).as_mut(),
                 )?;
                 let cap = from.cap;
-                (*init).cap = raw::ib_qp_cap {
-                    max_rdma_ctxs: (*init).cap.max_rdma_ctxs,
-                    ..cap.to_raw()
-                };
+                (*init).cap = cap;
                 (*ib).qp_num = number;
                 Ok(qp)
             })
@@ -89,36 +86,37 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::ib_qp_init_attr,
     ) -> c_int {
         // SAFETY: `ib_query_qp()` (verbs.c) passes a live queue pair, and `attr` and `init` are
-        // valid for writes. All zeroes are valid for a C struct of integers and pointers.
-        errno(unsafe {
-            D::query_qp(Qp::<D>::from_ptr(ib).data()).map(|(from, cap, signal_all)| {
-                attr.write(from.to_raw(cap));
-                let mut answer: raw::ib_qp_init_attr = core::mem::zeroed();
-                answer.event_handler = (*ib).event_handler;
-                answer.qp_context = (*ib).qp_context;
-                answer.send_cq = (*ib).send_cq;
-                answer.recv_cq = (*ib).recv_cq;
-                answer.srq = (*ib).srq;
-                answer.qp_type = (*ib).qp_type;
-                answer.port_num = 1;
-                answer.sq_sig_type = if signal_all {
-                    raw::ib_sig_type_IB_SIGNAL_ALL_WR
-                } else {
-                    raw::ib_sig_type_IB_SIGNAL_REQ_WR
-                };
-                answer.cap = cap.to_raw();
-                init.write(answer);
-            })
-        })
+        // valid for writes.
+        unsafe {
+            let (from, cap, signal_all) = D::query_qp(Qp::<D>::from_ptr(ib).data());
+            attr.write(from.to_raw(cap));
+            let mut answer: raw::ib_qp_init_attr = pin_init::zeroed();
+            answer.event_handler = (*ib).event_handler;
+            answer.qp_context = (*ib).qp_context;
+            answer.send_cq = (*ib).send_cq;
+            answer.recv_cq = (*ib).recv_cq;
+            answer.srq = (*ib).srq;
+            answer.qp_type = (*ib).qp_type;
+            answer.port_num = device::PORT;
+            answer.sq_sig_type = if signal_all {
+                raw::ib_sig_type_IB_SIGNAL_ALL_WR
+            } else {
+                raw::ib_sig_type_IB_SIGNAL_REQ_WR
+            };
+            answer.cap = cap;
+            init.write(answer);
+        }
+        0
     }
 
     pub(super) unsafe extern "C" fn destroy_qp(
         ib: *mut raw::ib_qp,
         _udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue pair is live, and ib_core destroys it once (`ib_destroy_qp_user()`,
-        // verbs.c). ib_core frees it if this succeeds; by then, its event target is closed.
-        errno(unsafe { Qp::<D>::destroy_reporting(ib, D::destroy_qp) })
+        // SAFETY: The queue pair is live and not used afterwards, and ib_core calls this once for
+        // it (verbs.c, `ib_destroy_qp_user()`).
+        unsafe { Qp::<D>::destroy(ib, |qp| D::destroy_qp(qp)) };
+        0
     }
 
     pub(super) unsafe extern "C" fn attach_mcast(

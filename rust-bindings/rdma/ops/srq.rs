@@ -8,12 +8,11 @@ use crate::{
     raw,
     rdma::{
         device::Device,
-        object::{errno, Cq, Driver, Pd, Srq, Xrcd},
-        srq::{SrqAttr, SrqAttrMask, XrcSrq},
+        object::{errno, Cq, Driver, Pd, Srq, XrcSrq, Xrcd},
         udata::Udata,
     },
 };
-use kernel::ffi::c_int;
+use kernel::{ffi::c_int, prelude::*};
 
 impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn create_srq(
@@ -40,7 +39,7 @@ impl<D: Driver> Ops<D> {
                     _ => return Err(crate::errno::not_supported()),
                 };
                 // The caller's attributes change only if this succeeds.
-                let mut attr = SrqAttr { ..(*init).attr };
+                let mut attr = (*init).attr;
                 let (srq, number) = D::create_srq(
                     Device::from_raw((*ib).device),
                     Pd::<D>::from_ptr((*ib).pd).data(),
@@ -51,7 +50,7 @@ impl<D: Driver> Ops<D> {
                 )?;
                 (*init).attr = attr;
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
-                    (*(*ib).ext.__bindgen_anon_1.xrc).srq_num = number;
+                    (*ib).ext.__bindgen_anon_1.xrc.srq_num = number;
                 }
                 Ok(srq)
             })
@@ -64,14 +63,19 @@ impl<D: Driver> Ops<D> {
         mask: u32,
         udata: *mut raw::ib_udata,
     ) -> c_int {
+        const MAX_WR: u32 = raw::ib_srq_attr_mask_IB_SRQ_MAX_WR;
+        const LIMIT: u32 = raw::ib_srq_attr_mask_IB_SRQ_LIMIT;
+        if mask & !(MAX_WR | LIMIT) != 0 {
+            return EINVAL.to_errno();
+        }
         // SAFETY: The queue is live, and `attr` is valid until this returns (verbs.c,
         // `ib_modify_srq()`; uverbs_cmd.c). `udata` is that of the command.
         errno(unsafe {
             D::modify_srq(
                 Device::from_raw((*ib).device),
                 Srq::<D>::from_ptr(ib).data(),
-                &*attr,
-                SrqAttrMask(mask),
+                (mask & MAX_WR != 0).then_some((*attr).max_wr),
+                (mask & LIMIT != 0).then_some((*attr).srq_limit),
                 Udata::from_ptr(udata).as_mut(),
             )
         })
@@ -82,7 +86,8 @@ impl<D: Driver> Ops<D> {
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
-        errno(unsafe { D::query_srq(Srq::<D>::from_ptr(ib).data()).map(|from| attr.write(from)) })
+        unsafe { attr.write(D::query_srq(Srq::<D>::from_ptr(ib).data())) };
+        0
     }
 
     pub(super) unsafe extern "C" fn destroy_srq(
@@ -91,12 +96,8 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
         // (verbs.c, `ib_destroy_srq_user()`).
-        errno(unsafe {
-            Srq::<D>::destroy_reporting(ib, |srq| {
-                D::destroy_srq(srq);
-                Ok(())
-            })
-        })
+        unsafe { Srq::<D>::destroy(ib, |srq| D::destroy_srq(srq)) };
+        0
     }
 
     pub(super) unsafe extern "C" fn post_srq_recv(

@@ -217,9 +217,9 @@ mod tests {
             Mr::register(&table, charge, by.pd, None, kind, None)
         };
         let (region, _) = register(Kind::FastReg)?;
-        let (window, keys) = register(Kind::Window(TYPE_1))?;
+        let (window, rkey) = register(Kind::Window(TYPE_1))?;
         let to = Bind {
-            rkey: keys.rkey,
+            rkey,
             lkey: 0,
             address: 0,
             length: 1,

@@ -40,7 +40,7 @@ use linux_rdma::{
     random,
     rdma::{
         memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
-        Device, MrKeys, UserMemory,
+        Device, UserMemory,
     },
     sync::lock_bh,
 };
@@ -162,7 +162,7 @@ impl Mr {
         owner: Option<PinOwner>,
         kind: Kind,
         pages: Option<KernelPages>,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         let (index, number) = table.reserve()?;
         let key = number << 8 | random::u32() & 0xff;
         let key_state = KeyState {
@@ -190,8 +190,7 @@ impl Mr {
             owner,
         };
         table.publish(index, mr)?;
-        let (lkey, rkey) = (key, key);
-        Ok((charge.of(handle), MrKeys { lkey, rkey }))
+        Ok((charge.of(handle), key))
     }
 
     /// Returns the offset of `len` bytes in the memory of this region, which is `registered`, if it
@@ -213,7 +212,7 @@ impl Mr {
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         let (length, iova) = (memory.length, memory.iova);
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
@@ -241,7 +240,7 @@ impl Mr {
         pd: &Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         if pd.is_user || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
@@ -260,7 +259,7 @@ impl Mr {
         device: &DeviceState,
         pd: &Pd,
         pages: u32,
-    ) -> Result<(Charged<MrHandle>, MrKeys)> {
+    ) -> Result<(Charged<MrHandle>, u32)> {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
@@ -281,8 +280,7 @@ impl Mr {
         }
         let charge = Charge::new(&device.tables.quotas.windows, pd.is_user)?;
         let (mrs, kind) = (&device.tables.mrs, Kind::Window(mw_type));
-        let (handle, keys) = Self::register(mrs, charge, pd.id, None, kind, None)?;
-        Ok((handle, keys.rkey))
+        Self::register(mrs, charge, pd.id, None, kind, None)
     }
 
     /// Invalidates the key, after the accesses in progress have finished.

@@ -16,7 +16,7 @@ use kernel::{
 };
 use linux_rdma::{
     errno::not_supported,
-    rdma::{Device, MrChange, MrKeys, UserMemory},
+    rdma::{Device, MrChange, UserMemory},
     sync::synchronize_rcu_expedited,
 };
 
@@ -33,7 +33,7 @@ impl MrHandle {
         device: &Device<Rrxe>,
         pd: &Pd,
         change: &MrChange,
-    ) -> Result<Option<(Charged<MrHandle>, MrKeys)>> {
+    ) -> Result<Option<(Charged<MrHandle>, u32)>> {
         // A region must have the rights that its windows grant. No window can be bound during the
         // change, nor ever again to a region that is replaced.
         if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
@@ -51,7 +51,7 @@ impl MrHandle {
         device: &Device<Rrxe>,
         pd: &Pd,
         change: &MrChange,
-    ) -> Result<Option<(Charged<MrHandle>, MrKeys)>> {
+    ) -> Result<Option<(Charged<MrHandle>, u32)>> {
         let (Kind::Registered(registered), Some(owner)) = (&self.mr.kind, &self.owner) else {
             return Err(EINVAL);
         };

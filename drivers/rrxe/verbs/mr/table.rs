@@ -4,10 +4,13 @@
 
 use super::{is_inside, BinderId, KeyState, KeyUser, Kind, Memory, Mr};
 use crate::{tables::NumberTable, verbs::pd::PdId};
-use kernel::sync::rcu;
+use kernel::sync::{
+    atomic::{Atomic, Full, Release},
+    rcu,
+};
 use linux_rdma::{
     net::{Fragment, PacketWriter},
-    rdma::memory::{access, MappedMemory, Word},
+    rdma::memory::{access, MappedMemory},
     sync::{lock_bh, smp_mb, BhLocked},
 };
 use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
@@ -283,14 +286,14 @@ impl Span<'_> {
     }
 
     /// Returns the word at the start.
-    fn word(&self) -> Result<Word<'_>, Fault> {
+    fn word(&self) -> Result<&Atomic<u64>, Fault> {
         let (memory, start) = self.memory()?;
         memory.word(start).map_err(|_| Fault::Protection)
     }
 
     /// Stores a word at the start with a single access, after all earlier writes.
     pub(crate) fn store(&self, value: u64) -> Result<(), Fault> {
-        self.word()?.store(value);
+        self.word()?.store(value, Release);
         Ok(())
     }
 
@@ -298,8 +301,10 @@ impl Span<'_> {
     pub(crate) fn atomic(&self, op: AtomicOp) -> Result<u64, Fault> {
         let word = self.word()?;
         Ok(match op {
-            AtomicOp::CompareSwap { compare, swap } => word.compare_swap(compare, swap),
-            AtomicOp::FetchAdd { add } => word.fetch_add(add),
+            AtomicOp::CompareSwap { compare, swap } => match word.cmpxchg(compare, swap, Full) {
+                Ok(old) | Err(old) => old,
+            },
+            AtomicOp::FetchAdd { add } => word.fetch_add(add, Full),
         })
     }
 }
