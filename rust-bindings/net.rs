@@ -64,7 +64,7 @@ impl Prepared {
     /// `EBUSY`: a `Prepared` already exists. `ENOMEM`.
     pub fn new() -> kernel::error::Result<Self> {
         let blocks = blocks::Memory::new()?;
-        owner::open();
+        owner::OWNED.reopen();
         Ok(Self { _blocks: blocks })
     }
 }

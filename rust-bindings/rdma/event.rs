@@ -11,10 +11,8 @@ use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{ffi::c_void, prelude::*, sync::Arc};
 
 /// The destination of the events of an ib_core object `I`.
-#[pin_data]
 pub struct Target<I> {
     object: NonNull<I>,
-    #[pin]
     gate: CallbackGate,
 }
 
@@ -38,13 +36,8 @@ impl<I> Target<I> {
     ///
     /// `object` stays valid until `close` is called.
     pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                object,
-                gate <- CallbackGate::new(),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
+        let gate = CallbackGate::open();
+        Ok(Arc::new(Self { object, gate }, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Waits for running callbacks. No callback is called after this returns.
