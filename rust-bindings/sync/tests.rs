@@ -98,10 +98,10 @@ mod cases {
         Ok(())
     }
 
-    fn lists() -> Result<Arc<RcuLists<Arc<Counted>, u32, 2>>> {
+    fn lists() -> Result<Arc<RcuLists<Arc<Counted>, 2>>> {
         // SAFETY: Each test drops its lists, and `SharedState` of the driver waits for RCU
         // callbacks before the module is unloaded.
-        let lists = unsafe { RcuLists::new(0, c"test", kernel::static_lock_class!()) };
+        let lists = unsafe { RcuLists::new(c"test", kernel::static_lock_class!()) };
         Arc::pin_init(lists, GFP_KERNEL)
     }
 
@@ -117,9 +117,7 @@ mod cases {
         };
         let add = |list, id| -> Result {
             let entry = RcuListEntry::new(counted(id, &drops)?, GFP_KERNEL)?;
-            let mut writer = lists.lock();
-            writer.push(list, entry);
-            *writer.state() += 1;
+            lists.lock().push(list, entry);
             Ok(())
         };
         let remove = |list, id| lists.lock().remove(list, |entry| entry.id == id);
@@ -138,7 +136,6 @@ mod cases {
         // An entry for a list that does not exist is dropped immediately.
         add(2, 6)?;
         assert_eq!(drops.load(Relaxed), 4);
-        assert_eq!(*lists.lock().state(), 6);
         drop(lists);
         assert_eq!(drops.load(Relaxed), 6);
         Ok(())
@@ -246,7 +243,6 @@ mod cases {
         drops: Arc<Atomic<u32>>,
         #[pin]
         timer: SoftTimer<Self>,
-        #[pin]
         gate: CallbackGate,
         #[pin]
         inside: Completion,
@@ -271,7 +267,7 @@ mod cases {
                     last: Atomic::new(0),
                     drops: drops.clone(),
                     timer <- SoftTimer::new(),
-                    gate <- CallbackGate::new(),
+                    gate: CallbackGate::open(),
                     inside <- Completion::new(),
                     work <- new_work!("Owner"),
                 }),

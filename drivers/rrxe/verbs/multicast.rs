@@ -39,7 +39,7 @@ struct Member {
 #[pin_data]
 pub(crate) struct Groups {
     #[pin]
-    members: RcuLists<Member, (), LISTS>,
+    members: RcuLists<Member, LISTS>,
     quota: Arc<Quota>,
     key: u64,
 }
@@ -53,11 +53,7 @@ impl Groups {
             // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
             // callbacks. By then no device exists, and members have left.
             members <- unsafe {
-                RcuLists::new(
-                    (),
-                    c"rrxe_multicast",
-                    kernel::static_lock_class!(),
-                )
+                RcuLists::new(c"rrxe_multicast", kernel::static_lock_class!())
             },
             quota,
             key: u64::from_ne_bytes(key),
