@@ -5,8 +5,8 @@
 //! C header: `include/linux/rcupdate.h`.
 
 use super::{
-    arc::arc_borrow_ref,
-    atomic_box::AtomicBox,
+    arc_borrow_ref,
+    atomic_place::AtomicPlace,
     rcu::{rcu_barrier, Record},
 };
 use core::ptr::{self, NonNull};
@@ -43,7 +43,7 @@ pub struct RcuTable<T: Send + Sync + 'static> {
 ///
 /// Nothing takes a child out.
 struct Directory<N> {
-    children: [AtomicBox<N>; SLOTS],
+    children: [AtomicPlace<KBox<N>>; SLOTS],
 }
 
 /// A node of the lowest level.
@@ -59,7 +59,7 @@ struct Leaf<T> {
     values: [Atomic<*mut T>; SLOTS],
     /// Records that own the references to the values. They are kept apart from `values`, so that
     /// the cache lines of readers hold only values.
-    records: [AtomicBox<Record<Arc<T>>>; SLOTS],
+    records: [AtomicPlace<KBox<Record<Arc<T>>>>; SLOTS],
 }
 
 /// Splits an index into its positions in the three levels. Returns `None` if the index is not below
