@@ -73,11 +73,6 @@ SHIM bool shim_cpu_possible(unsigned int cpu)
 	return cpu_possible(cpu);
 }
 
-SHIM void shim_cpu_relax(void)
-{
-	cpu_relax();
-}
-
 SHIM void shim_ida_init(struct ida *ida)
 {
 	ida_init(ida);
@@ -86,11 +81,6 @@ SHIM void shim_ida_init(struct ida *ida)
 SHIM bool shim_irqs_disabled(void)
 {
 	return irqs_disabled();
-}
-
-SHIM u64 shim_ktime_get_ns(void)
-{
-	return ktime_get_ns();
 }
 
 SHIM void shim_local_bh_disable(void)
@@ -113,11 +103,6 @@ SHIM unsigned long shim_local_irq_save(void)
 	unsigned long flags; local_irq_save(flags); return flags;
 }
 
-SHIM unsigned int shim_nr_cpu_ids(void)
-{
-	return nr_cpu_ids;
-}
-
 SHIM unsigned int shim_num_possible_cpus(void)
 {
 	return num_possible_cpus();
@@ -136,11 +121,6 @@ SHIM void *shim_this_cpu_ptr(void __percpu *memory)
 SHIM bool shim_in_softirq_level(void)
 {
 	return softirq_count() && !in_hardirq() && !in_nmi();
-}
-
-SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)
-{
-	return READ_ONCE(*per_cpu_ptr(counter, cpu));
 }
 
 SHIM void shim_set_current_running(void)
@@ -505,24 +485,19 @@ SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
 	skb->protocol = protocol;
 }
 
-SHIM struct page *shim_alloc_pages(gfp_t gfp, unsigned int order)
+SHIM void *shim_alloc_block(gfp_t gfp, unsigned int order)
 {
-	return alloc_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
+	return (void *)__get_free_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
 }
 
-SHIM void *shim_page_address(const struct page *page)
+SHIM int shim_page_ref_count(const void *block)
 {
-	return page_address(page);
+	return page_ref_count(virt_to_page(block));
 }
 
-SHIM int shim_page_ref_count(const struct page *page)
+SHIM bool shim_dev_page_is_reusable(const void *block)
 {
-	return page_ref_count(page);
-}
-
-SHIM bool shim_dev_page_is_reusable(const struct page *page)
-{
-	return dev_page_is_reusable(page);
+	return dev_page_is_reusable(virt_to_page(block));
 }
 
 SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
@@ -635,20 +610,20 @@ SHIM unsigned int shim_skb_frag_size(const struct sk_buff *skb, int i)
 	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
 }
 
-SHIM void shim_skb_add_page(struct sk_buff *skb, int i, struct page *page, int offset, int size,
-			    unsigned int truesize)
+SHIM void shim_skb_add_block(struct sk_buff *skb, int i, const void *block, int size,
+			     unsigned int truesize)
 {
-	skb_add_rx_frag(skb, i, page, offset, size, truesize);
+	skb_add_rx_frag(skb, i, virt_to_page(block), 0, size, truesize);
 }
 
-SHIM void shim_put_page(struct page *page)
+SHIM void shim_put_page(const void *block)
 {
-	put_page(page);
+	put_page(virt_to_page(block));
 }
 
-SHIM void shim_get_page(struct page *page)
+SHIM void shim_get_page(const void *block)
 {
-	get_page(page);
+	get_page(virt_to_page(block));
 }
 
 /* Packets of sockets. */

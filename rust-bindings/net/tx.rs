@@ -207,9 +207,8 @@ impl TxSkb {
                 (*skb).len = (*skb).len.wrapping_add(len as u32);
                 (*skb).data_len = (*skb).data_len.wrapping_add(len as u32);
             } else {
-                let page = raw::shim_virt_to_page(block.as_ptr().cast());
-                let (skb, size) = (self.as_raw(), blocks::SIZE as u32);
-                raw::shim_skb_add_page(skb, count, page, 0, len as i32, size);
+                let (block, size) = (block.as_ptr().cast(), blocks::SIZE as u32);
+                raw::shim_skb_add_block(self.as_raw(), count, block, len as i32, size);
             }
         }
         // INVARIANT: The last fragment now uses `used + len` bytes of the block.
