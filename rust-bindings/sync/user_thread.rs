@@ -12,6 +12,7 @@ use kernel::{
     error::from_err_ptr,
     impl_has_work, new_mutex,
     prelude::*,
+    processor::cpu_relax,
     str::CStr,
     sync::{
         atomic::{Acquire, Atomic, Full, Relaxed},
@@ -259,7 +260,7 @@ impl CurrentThread {
     #[inline]
     pub fn relax(&self) {
         if raw::safe::single_task_running() {
-            raw::safe::shim_cpu_relax();
+            cpu_relax();
         } else {
             raw::safe::yield_();
         }
