@@ -96,7 +96,7 @@ impl AddressTable {
 
     /// Hides the handle from work requests, and frees its number.
     pub(crate) fn remove(&self, number: u32) {
-        if self.table.remove(number).is_some() {
+        if self.table.remove(number) {
             self.pool.free(number);
         }
     }

@@ -5,7 +5,6 @@
 //! C header: `include/linux/rcupdate.h`.
 
 use super::{
-    arc_borrow_ref,
     atomic_place::AtomicPlace,
     rcu::{rcu_barrier, Record},
 };
@@ -126,13 +125,6 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         Some(unsafe { ArcBorrow::from_raw(value.as_ptr()) })
     }
 
-    /// Returns the entry at `index` as a plain reference, valid while the guard is held. Any
-    /// context.
-    #[inline]
-    pub fn get_ref<'a>(&'a self, index: u32, guard: &'a rcu::Guard) -> Option<&'a T> {
-        self.get(index, guard).map(arc_borrow_ref)
-    }
-
     /// Inserts an entry at `index`. Any context that `flags` allows.
     ///
     /// # Errors
@@ -155,11 +147,20 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         Ok(())
     }
 
-    /// Removes the entry at `index` and returns a reference to it. Any context.
+    /// Removes the entry at `index`. Returns whether there was one. Any context.
     ///
     /// Readers that have already found the entry may use it until their guard ends. The index can
     /// be reused immediately.
-    pub fn remove(&self, index: u32) -> Option<Arc<T>> {
+    pub fn remove(&self, index: u32) -> bool {
+        let Some(record) = self.take(index) else {
+            return false;
+        };
+        // SAFETY: Dropping the table waits for the callback.
+        unsafe { Record::drop_later(record) };
+        true
+    }
+
+    fn take(&self, index: u32) -> Option<KBox<Record<Arc<T>>>> {
         let (top, middle, low) = split(index)?;
         let leaf = self.root.child(top)?.child(middle)?;
         // If several callers remove the index, one of them gets the value and thus the record.
@@ -167,11 +168,7 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         if value.is_null() {
             return None;
         }
-        let record = leaf.records.get(low)?.take()?;
-        let value = record.value.clone();
-        // SAFETY: Dropping the table waits for the callback.
-        unsafe { Record::drop_later(record) };
-        Some(value)
+        leaf.records.get(low)?.take()
     }
 }
 

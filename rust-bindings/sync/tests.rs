@@ -151,7 +151,7 @@ mod cases {
             .lock()
             .push(0, RcuListEntry::new(counted(1, &drops)?, GFP_KERNEL)?);
         table.insert(7, lists, GFP_KERNEL)?;
-        drop(table.remove(7));
+        assert!(table.remove(7));
         rcu_barrier();
         assert_eq!(drops.load(Relaxed), 1);
         Ok(())
@@ -204,12 +204,12 @@ mod cases {
         {
             let guard = rcu::read_lock();
             let seen = table.get(7, &guard);
-            assert!(table.remove(7).is_some());
+            assert!(table.remove(7));
             // The entry is out of the table, but still valid for a reader that found it before.
             assert_eq!(seen.map(|entry| entry.id), Some(1));
             assert_eq!(drops.load(Relaxed), 0);
         }
-        assert!(table.remove(7).is_none());
+        assert!(!table.remove(7));
         rcu_barrier();
         assert_eq!(drops.load(Relaxed), 1);
         // The index can be reused.

@@ -12,7 +12,11 @@ use kernel::{
     prelude::*,
     sync::{rcu, Arc},
 };
-use linux_rdma::{random, rdma::memory::access, sync::lock_bh};
+use linux_rdma::{
+    random,
+    rdma::memory::access,
+    sync::{arc_borrow_ref, lock_bh},
+};
 use rrxe_core::{Fault, Flush, RemoteAccess};
 
 /// Memory regions by key: 24 bits of number, and 8 low bits that the consumer changes with each
@@ -39,7 +43,7 @@ impl MrTable {
     /// Returns the region with the number in this key. The caller must check the rest of the key.
     #[inline]
     pub(super) fn get<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
-        self.numbers.get_ref(key >> 8, rcu)
+        self.numbers.get(key >> 8, rcu).map(arc_borrow_ref)
     }
 
     /// Returns a counted reference to the region with the number in this key.
