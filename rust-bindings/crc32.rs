@@ -6,7 +6,7 @@
 //! C header: `include/linux/crc32.h`.
 
 #[cfg(CONFIG_X86)]
-use crate::vector::Registers;
+use crate::vector::{Registers, CHECKSUMS};
 use crate::{raw, shared_bytes, vector::Vector};
 
 #[cfg(CONFIG_X86)]
@@ -29,7 +29,7 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
     if vector.is_held() {
         (len >= fold::MIN_LEN).then_some(None)
     } else if len >= MIN_VECTOR {
-        Registers::for_checksums().map(Some)
+        Registers::take(CHECKSUMS).map(Some)
     } else {
         None
     }
@@ -46,7 +46,7 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
 pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. If there are
     // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
-    // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
+    // AVX and PCLMULQDQ: `Registers::take` granted them. The fold leaves less than 16
     // bytes.
     unsafe {
         #[cfg(CONFIG_X86)]
@@ -76,7 +76,7 @@ pub(crate) unsafe fn copy_raw(
 ) -> u32 {
     // SAFETY: The caller guarantees valid memory and exclusive use of `to`. If there are
     // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
-    // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
+    // AVX and PCLMULQDQ: `Registers::take` granted them. The fold leaves less than 16
     // bytes.
     unsafe {
         #[cfg(CONFIG_X86)]
