@@ -286,17 +286,12 @@ SHIM bool shim_netdev_can_segment_udp(const struct net_device *dev)
 
 SHIM unsigned int shim_netdev_gso_max_size(const struct net_device *dev)
 {
-	return READ_ONCE(dev->gso_max_size);
+	return min(READ_ONCE(dev->gso_max_size), READ_ONCE(dev->gso_ipv4_max_size));
 }
 
 SHIM unsigned int shim_netdev_gso_max_segs(const struct net_device *dev)
 {
 	return READ_ONCE(dev->gso_max_segs);
-}
-
-SHIM unsigned int shim_netdev_gso_ipv4_max_size(const struct net_device *dev)
-{
-	return READ_ONCE(dev->gso_ipv4_max_size);
 }
 
 SHIM const struct rtnl_link_ops *shim_netdev_link_ops(const struct net_device *dev)
@@ -505,44 +500,9 @@ SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
 	skb_frag_size_add(&skb_shinfo(skb)->frags[i], size);
 }
 
-SHIM u32 shim_skb_tskey(const struct sk_buff *skb)
+SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb)
 {
-	return skb_shinfo(skb)->tskey;
-}
-
-SHIM void shim_skb_set_tskey(struct sk_buff *skb, u32 key)
-{
-	skb_shinfo(skb)->tskey = key;
-}
-
-SHIM unsigned short shim_skb_gso_size(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_size;
-}
-
-SHIM unsigned short shim_skb_gso_segs(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_segs;
-}
-
-SHIM unsigned int shim_skb_gso_type(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_type;
-}
-
-SHIM void shim_skb_set_gso_size(struct sk_buff *skb, unsigned short size)
-{
-	skb_shinfo(skb)->gso_size = size;
-}
-
-SHIM void shim_skb_set_gso_segs(struct sk_buff *skb, unsigned short segs)
-{
-	skb_shinfo(skb)->gso_segs = segs;
-}
-
-SHIM void shim_skb_set_gso_type(struct sk_buff *skb, unsigned int type)
-{
-	skb_shinfo(skb)->gso_type = type;
+	return skb_shinfo(skb);
 }
 
 SHIM void shim_skb_dst_drop(struct sk_buff *skb)
@@ -628,16 +588,6 @@ SHIM void shim_get_page(const void *block)
 
 /* Packets of sockets. */
 
-SHIM u8 shim_ipv4_protocol(const struct sk_buff *skb)
-{
-	return ip_hdr(skb)->protocol;
-}
-
-SHIM u8 shim_ipv6_nexthdr(const struct sk_buff *skb)
-{
-	return ipv6_hdr(skb)->nexthdr;
-}
-
 SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void *priv)
 {
 	*ops = (struct nf_hook_ops){ .hook = hook, .priv = priv, .pf = NFPROTO_INET,
@@ -679,11 +629,6 @@ SHIM int shim_skb_transport_offset(const struct sk_buff *skb)
 	return skb_transport_offset(skb);
 }
 
-SHIM struct file *shim_socket_file(const struct socket *sock)
-{
-	return READ_ONCE(sock->file);
-}
-
 /* UDP tunnel sockets. */
 
 SHIM void shim_sk_owner_clear(struct sock *sk)
@@ -706,11 +651,6 @@ SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_
 SHIM void shim_udp_accept_gso(struct sock *sk)
 {
 	udp_set_bit(ACCEPT_L4, sk);
-}
-
-SHIM struct sock *shim_socket_sk(const struct socket *sock)
-{
-	return sock->sk;
 }
 
 SHIM void *shim_sk_user_data_rcu(const struct sock *sk)

@@ -24,15 +24,6 @@ pub struct PayloadArena {
 unsafe impl Send for PayloadArena {}
 
 impl PayloadArena {
-    /// Creates an empty buffer.
-    #[inline]
-    pub const fn new() -> Self {
-        Self {
-            block: None,
-            used: 0,
-        }
-    }
-
     /// Appends `len` bytes that `fill` writes, and returns their offset. Bytes that it does not
     /// write are zero. If `fill` fails, nothing is appended. Any context.
     ///
@@ -62,10 +53,8 @@ impl PayloadArena {
         let start = self.used;
         // SAFETY: By the type invariant, `self` owns the block, which has `len` bytes after the
         // used ones.
-        let mut writer = unsafe { PacketWriter::new(block.as_ptr().add(start), len, vector) };
-        let result = fill(&mut writer);
-        writer.finish();
-        // INVARIANT: `finish` has initialised the bytes that `fill` did not write.
+        let result = unsafe { PacketWriter::write(block.add(start), len, vector, fill) };
+        // INVARIANT: `write` has initialised all `len` bytes.
         Ok(result.map(|()| {
             self.used = start.wrapping_add(len);
             start
@@ -110,7 +99,7 @@ mod tests {
     fn bytes_stay_where_they_are() -> Result {
         let _guard = BhGuard::new();
         let vector = Vector::new();
-        let mut arena = PayloadArena::new();
+        let mut arena = PayloadArena::default();
         let mut starts = KVec::new();
         for number in 0..7u8 {
             let filled = arena.append(4096, &vector, |writer| writer.push(&[number; 4000]))?;

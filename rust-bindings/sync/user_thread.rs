@@ -58,15 +58,12 @@ static REAPER: ModuleWorkqueue = ModuleWorkqueue::closed();
 
 /// Lets the module have threads. Dropping this waits until all of them have exited, which sleeps,
 /// and takes as long as a process that had a thread is stopped or frozen.
-pub struct UserThreads {
-    _reaper: OpenWorkqueue,
-}
+pub struct UserThreads(#[expect(dead_code, reason = "closes the queue")] OpenWorkqueue);
 
 impl UserThreads {
     /// Returns `EBUSY` on the second call.
     pub fn new() -> Result<Self> {
-        let _reaper = REAPER.open(c"rrxe_reaper")?;
-        Ok(Self { _reaper })
+        REAPER.open(c"rrxe_reaper").map(Self)
     }
 }
 
