@@ -462,7 +462,7 @@ SHIM void shim_skb_reset_transport_header(struct sk_buff *skb)
 
 SHIM void shim_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
-	skb_dst_set(skb, dst);
+	skb_dst_set(skb, dst_clone(dst));
 }
 
 SHIM u32 shim_skb_dst_mtu(const struct sk_buff *skb)
@@ -535,11 +535,6 @@ SHIM bool shim_skb_has_dst(const struct sk_buff *skb)
 	return skb_dst(skb);
 }
 
-SHIM void *shim_skb_destructor_arg(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->destructor_arg;
-}
-
 SHIM bool shim_skb_has_destructor(const struct sk_buff *skb)
 {
 	return skb->destructor;
@@ -548,11 +543,6 @@ SHIM bool shim_skb_has_destructor(const struct sk_buff *skb)
 SHIM void shim_skb_set_destructor(struct sk_buff *skb, void (*destructor)(struct sk_buff *skb))
 {
 	skb->destructor = destructor;
-}
-
-SHIM void shim_skb_set_destructor_arg(struct sk_buff *skb, void *arg)
-{
-	skb_shinfo(skb)->destructor_arg = arg;
 }
 
 SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb)

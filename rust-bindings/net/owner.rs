@@ -4,8 +4,12 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::TxSkb;
+use super::{
+    skb::{shim_skb_shinfo, Skb},
+    TxSkb,
+};
 use crate::{raw, sync::CallbackGate};
+use core::ffi::c_void;
 use kernel::sync::Arc;
 
 /// An owner of packets in this host's transmit queues.
@@ -18,6 +22,13 @@ pub trait TxOwner: Send + Sync + 'static {
 /// Packets are inside from when they get an owner until they have left. Open while
 /// [`Prepared`](super::Prepared) exists.
 pub(super) static OWNED: CallbackGate = CallbackGate::closed();
+
+/// Returns the address of the field for the argument of the destructor.
+#[inline]
+fn destructor_arg(skb: &Skb) -> *mut *mut c_void {
+    // SAFETY: The shared info is valid as long as the packet.
+    unsafe { &raw mut (*shim_skb_shinfo(skb)).__bindgen_anon_2.destructor_arg }
+}
 
 impl TxSkb {
     /// Gives the packet an owner, which is notified when the packet leaves. Returns whether it
@@ -36,7 +47,7 @@ impl TxSkb {
             if raw::shim_skb_has_destructor(skb) {
                 return false;
             }
-            raw::shim_skb_set_destructor_arg(skb, Arc::into_raw(owner).cast_mut().cast());
+            *destructor_arg(self.fields()) = Arc::into_raw(owner).cast_mut().cast();
             raw::shim_skb_set_destructor(skb, Some(destructor::<T>));
         }
         // `destructor` leaves the gate.
@@ -57,7 +68,11 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     // `set_owner` gave up. Nothing else writes to the field: only packets with
     // `SKBFL_ZEROCOPY_ENABLE` use it differently, and `pskb_expand_head()` copies it.
     unsafe {
-        let owner = Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const());
+        let owner = Arc::from_raw(
+            (*destructor_arg(Skb::from_raw(skb)))
+                .cast::<T>()
+                .cast_const(),
+        );
         owner.packet_left();
         drop(owner);
         OWNED.leave();

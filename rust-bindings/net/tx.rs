@@ -98,7 +98,7 @@ impl TxSkb {
     }
 
     #[inline]
-    fn fields(&self) -> &Skb {
+    pub(super) fn fields(&self) -> &Skb {
         // SAFETY: `self` owns the packet (type invariant).
         unsafe { Skb::from_raw(self.as_raw()) }
     }
@@ -322,7 +322,6 @@ impl TxSkb {
             raw::shim_skb_reset_network_header(skb);
             raw::shim_skb_set_protocol(skb, protocol.to_be());
             raw::shim_skb_dst_drop(skb);
-            raw::shim_dst_hold(route.as_raw());
             raw::shim_skb_dst_set(skb, route.as_raw());
         }
         Ok(())
