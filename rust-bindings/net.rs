@@ -49,20 +49,14 @@ pub const UDP_HEADER: usize = 8;
 /// exists, and a module drops it last.
 ///
 /// Packets can also be made without it or while it is being dropped. They then have no owners.
-pub struct Prepared {
-    _blocks: blocks::Memory,
-}
+pub struct Prepared(#[expect(dead_code, reason = "owned")] blocks::Memory);
 
 impl Prepared {
-    /// Prepares the per-CPU memory. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: a `Prepared` already exists. `ENOMEM`.
+    /// Prepares the per-CPU memory. Sleeps. Returns `EBUSY` if a `Prepared` already exists.
     pub fn new() -> kernel::error::Result<Self> {
         let blocks = blocks::Memory::new()?;
         owner::OWNED.reopen();
-        Ok(Self { _blocks: blocks })
+        Ok(Self(blocks))
     }
 }
 

@@ -50,11 +50,7 @@ static MEMORY: Atomic<*mut Remembered> = Atomic::new(ptr::null_mut());
 pub(super) struct Memory(PerCpu<Remembered>);
 
 impl Memory {
-    /// Allocates the memory. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: another `Memory` exists. `ENOMEM`.
+    /// Allocates the memory. Sleeps. Returns `EBUSY` if another `Memory` exists.
     pub(super) fn new() -> Result<Self> {
         // INVARIANT: The memory is zeroed: there are no blocks.
         let memory = PerCpu::zeroed(raw::GFP_KERNEL)?;

@@ -223,12 +223,8 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
-    /// device can read.
+    /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EINVAL` if
+    /// they are not inside the payload, `EFAULT` if they are in memory that only the device can read.
     #[inline]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let at = self.position(offset, destination.len())?;
@@ -437,11 +433,7 @@ impl<'a> Fragment<'a> {
         unsafe { crc32::crc32_le_raw(self.vector, crc, self.data, self.len) }
     }
 
-    /// Copies the bytes to `destination`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: `destination` has another length.
+    /// Copies the bytes to `destination`. Returns `EINVAL` if it has another length.
     #[inline]
     pub fn copy_to(&self, destination: &mut [u8]) -> Result {
         if destination.len() != self.len {

@@ -170,11 +170,8 @@ impl<H: LocalOut> LocalOutHook<H> {
     /// Registers a hook. Sleeps.
     ///
     /// `net` keeps the namespace from ending during the call. If the namespace ends later,
-    /// `tunnels` unregisters the hook.
-    ///
-    /// # Errors
-    ///
-    /// `EOPNOTSUPP`: the kernel was built without `CONFIG_NETFILTER`. `ENOMEM`.
+    /// `tunnels` unregisters the hook. Returns `EOPNOTSUPP` if the kernel was built without
+    /// `CONFIG_NETFILTER`.
     pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();

@@ -18,12 +18,8 @@ unsafe extern "C" {
 
 impl NetDevice {
     /// Makes the device a member of an IP multicast group. It then receives the group's packets and
-    /// reports the membership to routers and switches (IGMP, MLD). Memberships are counted. Sleeps;
-    /// call without RTNL.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: not a multicast address. `ENODEV`: the device does not have this IP version.
+    /// reports the membership to routers and switches (IGMP, MLD). Memberships are counted. Returns
+    /// `ENODEV` if the device does not have this IP version. Sleeps; call without RTNL.
     pub fn join_multicast(&self, group: &IpAddr) -> Result {
         if !group.is_multicast() {
             return Err(EINVAL);

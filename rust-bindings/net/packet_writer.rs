@@ -105,11 +105,8 @@ impl<'a> PacketWriter<'a> {
         }
     }
 
-    /// Appends the bytes of a header or a trailer, which are too few for the vector unit.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer than `bytes.len()` bytes left.
+    /// Appends the bytes of a header or a trailer, which are too few for the vector unit. Returns
+    /// `EMSGSIZE` if fewer bytes are left.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result {
         if bytes.len() > self.left() {
@@ -126,11 +123,8 @@ impl<'a> PacketWriter<'a> {
         Ok(())
     }
 
-    /// Appends the bytes of a fragment, which may change during the copy.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer bytes left.
+    /// Appends the bytes of a fragment, which may change during the copy. Returns `EMSGSIZE` if
+    /// fewer bytes are left.
     #[inline]
     pub(crate) fn push_fragment(&mut self, from: &Fragment<'_>) -> Result {
         let (source, len) = (from.as_ptr(), from.len());
@@ -161,11 +155,7 @@ impl<'a> PacketWriter<'a> {
         Ok(())
     }
 
-    /// Appends zeros.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer than `len` bytes left.
+    /// Appends zeros. Returns `EMSGSIZE` if fewer than `len` bytes are left.
     #[inline]
     pub fn push_zeros(&mut self, len: usize) -> Result {
         if len > self.left() {

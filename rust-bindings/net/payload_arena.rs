@@ -25,11 +25,8 @@ unsafe impl Send for PayloadArena {}
 
 impl PayloadArena {
     /// Appends `len` bytes that `fill` writes, and returns their offset. Bytes that it does not
-    /// write are zero. If `fill` fails, nothing is appended. Any context.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer than `len` bytes left. `ENOMEM`.
+    /// write are zero. If `fill` fails, nothing is appended. Returns `EMSGSIZE` if fewer than `len`
+    /// bytes are left. Any context.
     #[inline]
     pub fn append<E>(
         &mut self,

@@ -51,12 +51,9 @@ unsafe impl Send for Route {}
 unsafe impl Sync for Route {}
 
 impl Route {
-    /// Looks up a route out through `dev`. Any context but a hard interrupt.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the stack, such as `EHOSTUNREACH` or `ENETUNREACH`. `EINVAL`: the addresses are of
-    /// different versions.
+    /// Looks up a route out through `dev`. Returns `EINVAL` if the addresses are of different
+    /// versions, or an error of the stack, such as `EHOSTUNREACH` or `ENETUNREACH`. Any context but
+    /// a hard interrupt.
     pub fn lookup(dev: &NetDevice, flow: &Flow) -> Result<Self> {
         let guard = rcu::read_lock();
         let net = dev.net(&guard).as_raw();

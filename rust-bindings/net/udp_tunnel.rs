@@ -61,11 +61,7 @@ unsafe impl Send for UdpTunnels {}
 unsafe impl Sync for UdpTunnels {}
 
 impl UdpTunnels {
-    /// Registers the handler, once per module. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: the module has already registered. `ENOMEM`.
+    /// Registers the handler, once per module. Returns `EBUSY` on the second call. Sleeps.
     pub fn register() -> Result<Arc<Self>> {
         if REGISTERED.xchg(1, Full) != 0 {
             return Err(EBUSY);

@@ -34,11 +34,8 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         unsafe { self.0.get() }.map(arc_borrow_ref)
     }
 
-    /// Sets the object. Callable in any context in which an `Arc<T>` may be dropped.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: there is already an object, which stays.
+    /// Sets the object. Returns `EBUSY` if there is already one, which stays. Callable in any
+    /// context in which an `Arc<T>` may be dropped.
     pub fn set(&self, object: Arc<T>) -> Result {
         self.0.fill(object).map_err(|_| EBUSY)
     }

@@ -125,11 +125,8 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         Some(unsafe { ArcBorrow::from_raw(value.as_ptr()) })
     }
 
-    /// Inserts an entry at `index`. Any context that `flags` allows.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: the index is in use. `EINVAL`: the index is not below 2^24. `ENOMEM`.
+    /// Inserts an entry at `index`. Returns `EBUSY` if the index is in use, `EINVAL` if it is not
+    /// below 2^24. Any context that `flags` allows.
     pub fn insert(&self, index: u32, value: Arc<T>, flags: Flags) -> Result {
         let (top, middle, low) = split(index).ok_or(EINVAL)?;
         let leaf = self
