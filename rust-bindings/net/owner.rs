@@ -8,7 +8,7 @@ use super::{
     skb::{shim_skb_shinfo, Skb},
     TxSkb,
 };
-use crate::{raw, sync::CallbackGate};
+use crate::{raw, sync::Gate};
 use core::ffi::c_void;
 use kernel::sync::Arc;
 
@@ -21,7 +21,7 @@ pub trait TxOwner: Send + Sync + 'static {
 
 /// Packets are inside from when they get an owner until they have left. Open while
 /// [`Prepared`](super::Prepared) exists.
-pub(super) static OWNED: CallbackGate = CallbackGate::closed();
+pub(super) static OWNED: Gate = Gate::closed();
 
 /// Returns the address of the field for the argument of the destructor.
 #[inline]

@@ -6,14 +6,14 @@
 //! driver may run longer than that. So drivers report events through a target, which this module
 //! closes first. Closing waits for running callbacks, and later events are dropped.
 
-use crate::{raw, sync::CallbackGate};
+use crate::{raw, sync::Gate};
 use core::{mem::ManuallyDrop, ptr::NonNull};
 use kernel::{ffi::c_void, prelude::*, sync::Arc};
 
 /// The destination of the events of an ib_core object `I`.
 pub struct Target<I> {
     object: NonNull<I>,
-    gate: CallbackGate,
+    gate: Gate,
 }
 
 /// The destination of the events of a completion queue.
@@ -36,7 +36,7 @@ impl<I> Target<I> {
     ///
     /// `object` stays valid until `close` is called.
     pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
-        let gate = CallbackGate::open();
+        let gate = Gate::open();
         Ok(Arc::new(Self { object, gate }, GFP_KERNEL_ACCOUNT)?)
     }
 

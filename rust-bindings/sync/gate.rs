@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A gate that callbacks pass only while it is open.
+//! A count of users that can be closed.
 
 use kernel::{
     sync::atomic::{Acquire, Atomic, Full, Relaxed},
     time::{delay::fsleep, Delta},
 };
 
-/// Set in the count while the gate is closed. The lower bits count the callbacks inside.
+/// Set in the count while the gate is closed. The lower bits count the users inside.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// Lets callbacks run until [`close`](CallbackGate::close), which waits for running callbacks.
-///
-/// Any number of callbacks may be inside at the same time, and one context may enter several times.
-pub(crate) struct CallbackGate(Atomic<usize>);
+/// Lets users (callbacks, packets, threads) in until [`close`](Gate::close), which waits until all
+/// have left. Any number of them may be inside, and one context may enter several times.
+pub(crate) struct Gate(Atomic<usize>);
 
-/// Proof of being inside a [`CallbackGate`].
+/// Proof of being inside a [`Gate`].
 ///
 /// # Invariants
 ///
 /// Owns one unit of the gate's count.
 #[must_use = "the gate is left when the guard is dropped"]
-pub(crate) struct GateGuard<'a>(&'a CallbackGate);
+pub(crate) struct GateGuard<'a>(&'a Gate);
 
-impl CallbackGate {
+impl Gate {
     /// Creates an open gate.
     pub(crate) const fn open() -> Self {
         Self(Atomic::new(0))
@@ -60,17 +59,15 @@ impl CallbackGate {
         drop(GateGuard(self));
     }
 
-    /// Closes the gate and waits until all callbacks have left. Sleeps; must not be called from
-    /// inside.
-    ///
-    /// Closing a closed gate also waits.
+    /// Closes the gate and waits until all users have left, also if it is closed already. Sleeps;
+    /// must not be called from inside.
     pub(crate) fn close(&self) {
         let mut now = self.0.load(Relaxed);
         while let Err(other) = self.0.cmpxchg(now, now | CLOSED, Full) {
             now = other;
         }
         while self.0.load(Acquire) != CLOSED {
-            fsleep(Delta::from_micros(100));
+            fsleep(Delta::from_millis(1));
         }
     }
 }
