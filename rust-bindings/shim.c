@@ -410,14 +410,9 @@ SHIM unsigned char *shim_skb_transport_header(const struct sk_buff *skb)
 	return skb_transport_header(skb);
 }
 
-SHIM bool shim_skb_mac_header_was_set(const struct sk_buff *skb)
+SHIM bool shim_skb_has_eth_header(const struct sk_buff *skb)
 {
-	return skb_mac_header_was_set(skb);
-}
-
-SHIM u32 shim_skb_mac_header_len(const struct sk_buff *skb)
-{
-	return skb_mac_header_len(skb);
+	return skb_mac_header_was_set(skb) && skb_mac_header_len(skb) >= ETH_HLEN;
 }
 
 SHIM __be16 shim_skb_protocol(const struct sk_buff *skb)

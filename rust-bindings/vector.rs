@@ -187,10 +187,6 @@ pub fn prepare() {
 #[cfg(CONFIG_X86)]
 const MIN_COPY: usize = 512;
 
-/// Minimum length for which a copy uses the registers if they are already held.
-#[cfg(CONFIG_X86)]
-const MIN_HELD_COPY: usize = copy::BLOCK;
-
 /// Copies bytes of memory that may be used concurrently. The last hundred bytes are written in
 /// ascending address order, because a program may poll the last byte to detect that all have
 /// arrived.
@@ -206,7 +202,7 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
     unsafe {
         #[cfg(CONFIG_X86)]
         if vector.is_held() {
-            if len >= MIN_HELD_COPY && Registers::are_for(COPIES) {
+            if len >= copy::BLOCK && Registers::are_for(COPIES) {
                 return copy::copy(to, from, len);
             }
         } else if len >= MIN_COPY {

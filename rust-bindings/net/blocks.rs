@@ -31,7 +31,8 @@ const REMEMBERED: usize = 16;
 ///
 /// # Invariants
 ///
-/// Owns a reference to each of `blocks` and to `divided`, of which the last `left` bytes are unused.
+/// Owns a reference to each of `blocks` and to `divided`. The last `left` bytes of `divided` are
+/// unused.
 #[derive(pin_init::Zeroable)]
 struct Remembered {
     blocks: [Option<NonNull<u8>>; REMEMBERED],

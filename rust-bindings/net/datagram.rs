@@ -45,8 +45,7 @@ impl RxSkb {
                     // It wraps like the Identification.
                     index: index as u16,
                     several,
-                    from_this_host,
-                    paged: start >= linear,
+                    as_written: from_this_host && start >= linear,
                 },
             }
         })
@@ -120,10 +119,8 @@ struct Part {
     index: u16,
     /// The packet holds more than one datagram.
     several: bool,
-    /// The packet was built on this host, and its length fields agree.
-    from_this_host: bool,
-    /// The datagram is entirely in page fragments.
-    paged: bool,
+    /// See [`Datagram::is_as_written`].
+    as_written: bool,
 }
 
 /// One UDP datagram of a received packet.
@@ -224,7 +221,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EINVAL` if
-    /// they are not inside the payload, `EFAULT` if they are in memory that only the device can read.
+    /// they are not inside the payload, `EFAULT` if only the device can read their memory.
     #[inline]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let at = self.position(offset, destination.len())?;
@@ -265,7 +262,7 @@ impl<'a> Datagram<'a> {
     /// page fragments of a packet built here, whose length fields agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
-        self.part.from_this_host && self.part.paged
+        self.part.as_written
     }
 
     /// Returns whether the datagram belongs to a GSO packet that has not been segmented.

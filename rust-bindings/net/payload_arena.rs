@@ -39,13 +39,9 @@ impl PayloadArena {
         }
         let block = match self.block {
             Some(block) => block,
-            None => {
-                // INVARIANT: `take` has returned the block with a reference for `self`; no bytes
-                // are used.
-                let block = blocks::take()?;
-                self.block = Some(block);
-                block
-            }
+            // INVARIANT: `take` has returned the block with a reference for `self`; no bytes are
+            // used.
+            None => *self.block.insert(blocks::take()?),
         };
         let start = self.used;
         // SAFETY: By the type invariant, `self` owns the block, which has `len` bytes after the

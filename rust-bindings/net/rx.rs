@@ -139,16 +139,11 @@ impl RxSkb {
 
     /// Returns the Ethernet source address if the packet arrived over Ethernet.
     pub fn source_mac(&self) -> Option<[u8; 6]> {
-        // SAFETY: `self` owns a reference to the packet (type invariant). If the MAC header was set
-        // and has at least the length of an Ethernet header, the latter precedes the network
-        // header.
+        // SAFETY: `self` owns a reference to the packet (type invariant). A MAC header with the
+        // length of an Ethernet header precedes the network header.
         unsafe {
-            if !raw::shim_skb_mac_header_was_set(self.as_raw())
-                || raw::shim_skb_mac_header_len(self.as_raw()) < raw::ETH_HLEN
-            {
-                return None;
-            }
-            Some(*raw::shim_eth_source(self.as_raw()).cast())
+            raw::shim_skb_has_eth_header(self.as_raw())
+                .then(|| *raw::shim_eth_source(self.as_raw()).cast())
         }
     }
 
@@ -217,13 +212,8 @@ impl RxSkb {
         })
     }
 
-    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
-    /// `offset`. `f` must not sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
-    /// the device can read; `f` may have been called for the bytes before that part.
+    /// Calls `f` for `len` bytes of the payload at `offset`, like
+    /// [`Datagram::for_each`](super::Datagram::for_each).
     pub(super) fn for_each(
         &self,
         offset: usize,

@@ -219,11 +219,8 @@ impl TxSkb {
     /// `size` bytes of payload except the last. The stack segments it if necessary, and gives each
     /// datagram its lengths, the next IPv4 Identification and a UDP checksum. If the packet arrives
     /// unsegmented, as over a veth, it goes to sockets that accept GSO packets
-    /// ([`RxSkb::datagrams`](super::RxSkb::datagrams)).
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the headers were not written, or `size` or `count` is 0.
+    /// ([`RxSkb::datagrams`](super::RxSkb::datagrams)). Returns `EINVAL` if the headers were not
+    /// written, or if `size` or `count` is 0.
     pub fn segment(&mut self, route: &Route, size: u16, count: u16) -> Result {
         if size == 0 || count == 0 {
             return Err(EINVAL);
@@ -292,13 +289,10 @@ impl TxSkb {
 
     /// Writes the IP and UDP headers, and sets the route. `ip` has no options or extension headers.
     ///
-    /// IP writes its length and the IPv4 header checksum itself, and sends the rest unchanged. A UDP
-    /// checksum of zero means none, which RFC 6935 allows for tunnels over IPv6.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: `ip` is not as long as the header of the route's IP version, or the headers have
-    /// already been written.
+    /// IP writes its length and the IPv4 header checksum itself, and sends the rest unchanged. A
+    /// UDP checksum of zero means none, which RFC 6935 allows for tunnels over IPv6. Returns
+    /// `EINVAL` if `ip` is not as long as the header of the route's IP version, or if the headers
+    /// have already been written.
     #[inline]
     pub fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8; UDP_HEADER]) -> Result {
         let version = route.version();

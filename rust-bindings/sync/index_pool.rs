@@ -34,8 +34,8 @@ impl IndexPool {
         })
     }
 
-    /// Allocates the lowest free index of `range`. Returns `ENOSPC` if no index is free, `EINVAL` if
-    /// the range extends beyond `i32::MAX`. Any context that `flags` allows.
+    /// Allocates the lowest free index of `range`. Returns `ENOSPC` if no index is free, `EINVAL`
+    /// if the range extends beyond `i32::MAX`. Any context that `flags` allows.
     pub fn alloc(&self, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         let (min, max) = (*range.start(), *range.end());
         if max > i32::MAX as u32 {

@@ -59,8 +59,8 @@ impl<T> PerCpu<T> {
 
 impl<T> Drop for PerCpu<T> {
     fn drop(&mut self) {
-        // SAFETY: The memory is from `__alloc_percpu_gfp` (type invariant), and `drop` has exclusive
-        // access. Any context (mm/percpu.c).
+        // SAFETY: The memory is from `__alloc_percpu_gfp` (type invariant), and nothing uses it any
+        // more. Any context (mm/percpu.c).
         unsafe { raw::free_percpu(self.as_ptr().cast()) };
     }
 }
