@@ -222,7 +222,8 @@ impl<'a> Datagram<'a> {
 
     /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EINVAL` if
     /// they are not inside the payload, `EFAULT` if only the device can read their memory.
-    #[inline]
+    // A copy of constant length then needs no function call.
+    #[inline(always)]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let at = self.position(offset, destination.len())?;
         let Some(data) = self.part.contiguous else {
