@@ -110,9 +110,10 @@ impl<const N: usize> PerCpuCounters<N> {
         if index >= N {
             return 0;
         }
-        // SAFETY: The counter exists. Its CPU may change it during the read, which is volatile.
-        let read =
-            |counters: *mut [u64; N]| unsafe { counters.cast::<u64>().add(index).read_volatile() };
+        let read = |counters: *mut [u64; N]| {
+            // SAFETY: The counter exists. Its CPU may change it during the read, which is volatile.
+            unsafe { counters.cast::<u64>().add(index).read_volatile() }
+        };
         self.0.of_all_cpus().map(read).fold(0, u64::wrapping_add)
     }
 }
