@@ -6,7 +6,7 @@
 //! C header: `include/linux/crc32.h`.
 
 #[cfg(CONFIG_X86)]
-use crate::vector::Registers;
+use crate::vector::{Registers, CHECKSUMS};
 use crate::{raw, shared_bytes, vector::Vector};
 
 #[cfg(CONFIG_X86)]
@@ -29,7 +29,7 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
     if vector.is_held() {
         (len >= fold::MIN_LEN).then_some(None)
     } else if len >= MIN_VECTOR {
-        Registers::for_checksums().map(Some)
+        Registers::take(CHECKSUMS).map(Some)
     } else {
         None
     }
@@ -42,20 +42,21 @@ fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
 ///
 /// `data` is valid for reads of `len` bytes.
 #[inline]
-#[cfg_attr(not(CONFIG_X86), expect(unused_variables))]
+#[cfg_attr(not(CONFIG_X86), expect(unused_variables, unused_mut))]
 pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. If there are
     // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
-    // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
+    // AVX and PCLMULQDQ: `Registers::take` granted them. The fold leaves less than 16
     // bytes.
     unsafe {
+        let (mut crc, mut done) = (crc, 0);
         #[cfg(CONFIG_X86)]
         if let Some(registers) = registers(vector, len) {
-            let crc = fold::crc32(crc, data, len);
+            crc = fold::crc32(crc, data, len);
             drop(registers);
-            return rest(crc, data.add(len & !15), len & 15);
+            done = len & !15;
         }
-        rest(crc, data, len)
+        rest(crc, data.add(done), len.wrapping_sub(done))
     }
 }
 
@@ -66,7 +67,7 @@ pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, le
 /// `source` is valid for reads of `len` bytes, which may change concurrently. `to` is valid for
 /// writes of `len` bytes, and nothing else uses them.
 #[inline]
-#[cfg_attr(not(CONFIG_X86), expect(unused_variables))]
+#[cfg_attr(not(CONFIG_X86), expect(unused_variables, unused_mut))]
 pub(crate) unsafe fn copy_raw(
     vector: &Vector,
     crc: u32,
@@ -76,33 +77,20 @@ pub(crate) unsafe fn copy_raw(
 ) -> u32 {
     // SAFETY: The caller guarantees valid memory and exclusive use of `to`. If there are
     // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
-    // AVX and PCLMULQDQ: `Registers::for_checksums` granted them. The fold leaves less than 16
+    // AVX and PCLMULQDQ: `Registers::take` granted them. The fold leaves less than 16
     // bytes.
     unsafe {
+        let (mut crc, mut done) = (crc, 0);
         #[cfg(CONFIG_X86)]
         if let Some(registers) = registers(vector, len) {
-            let crc = fold::crc32_copy(crc, to, source, len);
+            crc = fold::crc32_copy(crc, to, source, len);
             drop(registers);
-            let done = len & !15;
-            return copy_plain(crc, to.add(done), source.add(done), len & 15);
+            done = len & !15;
         }
-        copy_plain(crc, to, source, len)
-    }
-}
-
-/// Copies bytes first, and then returns the CRC-32 of the copy.
-///
-/// # Safety
-///
-/// `source` is valid for reads of `len` bytes, which may change concurrently. `to` is valid for
-/// writes of `len` bytes, and nothing else uses them.
-#[inline]
-unsafe fn copy_plain(crc: u32, to: *mut u8, source: *const u8, len: usize) -> u32 {
-    // SAFETY: The caller guarantees valid memory. It does not overlap, because nothing else uses
-    // `to`. The checksum reads the bytes that were written to `to`.
-    unsafe {
-        shared_bytes::copy(to, source, len);
-        rest(crc, to, len)
+        let (to, left) = (to.add(done), len.wrapping_sub(done));
+        shared_bytes::copy(to, source.add(done), left);
+        // This reads the bytes that were written to `to`.
+        rest(crc, to, left)
     }
 }
 

@@ -11,11 +11,6 @@ fn error(number: u32) -> Error {
     Error::from_errno((number as i32).wrapping_neg())
 }
 
-/// Returns `EHOSTUNREACH`, which the stack reports if there is no route.
-pub(crate) fn host_unreachable() -> Error {
-    error(raw::EHOSTUNREACH)
-}
-
 /// Returns `EOPNOTSUPP`, the error of a device that does not support a verb. (User space has no
 /// `ENOTSUPP`.)
 pub fn not_supported() -> Error {

@@ -19,7 +19,6 @@
 )]
 
 mod compat;
-pub mod cpu;
 pub mod crc32;
 pub mod errno;
 pub mod net;

@@ -6,9 +6,7 @@ mod addr;
 mod blocks;
 mod datagram;
 mod device;
-mod find;
 mod local_out;
-mod lockdep;
 mod multicast;
 mod namespace;
 mod net_exit;
@@ -27,9 +25,8 @@ mod udp_tunnel;
 pub use addr::{IpAddr, IpVersion};
 pub use datagram::{Datagram, Fragment, KeptDatagram};
 pub use device::{DeviceName, NetDevice};
-pub use find::NetRef;
 pub use local_out::{LocalOut, LocalOutHook, LocalPacket};
-pub use namespace::{NetNs, NetNsCookie};
+pub use namespace::{NetNs, NetNsCookie, NetRef};
 pub use notifier::{NetdevEvents, NetdevNotifier};
 pub use owner::TxOwner;
 pub use packet_writer::PacketWriter;
@@ -52,20 +49,14 @@ pub const UDP_HEADER: usize = 8;
 /// exists, and a module drops it last.
 ///
 /// Packets can also be made without it or while it is being dropped. They then have no owners.
-pub struct Prepared {
-    _blocks: blocks::Memory,
-}
+pub struct Prepared(#[expect(dead_code, reason = "owned")] blocks::Memory);
 
 impl Prepared {
-    /// Prepares the per-CPU memory. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: a `Prepared` already exists. `ENOMEM`.
+    /// Prepares the per-CPU memory. Sleeps. Returns `EBUSY` if a `Prepared` already exists.
     pub fn new() -> kernel::error::Result<Self> {
         let blocks = blocks::Memory::new()?;
-        owner::open();
-        Ok(Self { _blocks: blocks })
+        owner::OWNED.reopen();
+        Ok(Self(blocks))
     }
 }
 

@@ -42,22 +42,18 @@ pub(crate) mod safe {
     use kernel::ffi::{c_int, c_uint, c_ulong};
 
     // Safe: these are the signatures of the C functions, and the functions are as described
-    // (kernel/capability.c, kernel/rcu/tree.c and tree_exp.h, kernel/sched/core.c and syscalls.c,
+    // (kernel/capability.c, kernel/rcu/tree.c, kernel/sched/core.c and syscalls.c,
     // drivers/char/random.c, net/core/dev.c and rtnetlink.c; shim.c has the others).
     unsafe extern "C" {
         pub(crate) safe fn capable(capability: c_int) -> bool;
         pub(crate) safe fn get_random_u32() -> u32;
-        pub(crate) safe fn rcu_barrier();
         pub(crate) safe fn rtnl_lock();
         pub(crate) safe fn shim_cond_resched();
-        pub(crate) safe fn shim_cpu_relax();
         pub(crate) safe fn shim_get_udp_sport(label: u32, local_qpn: u32, remote_qpn: u32) -> u16;
         pub(crate) safe fn shim_in_softirq_level() -> bool;
         pub(crate) safe fn shim_irqs_disabled() -> bool;
-        pub(crate) safe fn shim_ktime_get_ns() -> u64;
         pub(crate) safe fn shim_local_bh_disable();
         pub(crate) safe fn shim_local_irq_save() -> c_ulong;
-        pub(crate) safe fn shim_nr_cpu_ids() -> c_uint;
         pub(crate) safe fn shim_num_possible_cpus() -> c_uint;
         pub(crate) safe fn shim_set_current_running();
         pub(crate) safe fn shim_set_notify_signal();
@@ -66,7 +62,6 @@ pub(crate) mod safe {
         pub(crate) safe fn single_task_running() -> bool;
         pub(crate) safe fn synchronize_net();
         pub(crate) safe fn synchronize_rcu();
-        pub(crate) safe fn synchronize_rcu_expedited();
         #[link_name = "yield"]
         pub(crate) safe fn yield_();
     }

@@ -73,11 +73,6 @@ SHIM bool shim_cpu_possible(unsigned int cpu)
 	return cpu_possible(cpu);
 }
 
-SHIM void shim_cpu_relax(void)
-{
-	cpu_relax();
-}
-
 SHIM void shim_ida_init(struct ida *ida)
 {
 	ida_init(ida);
@@ -86,11 +81,6 @@ SHIM void shim_ida_init(struct ida *ida)
 SHIM bool shim_irqs_disabled(void)
 {
 	return irqs_disabled();
-}
-
-SHIM u64 shim_ktime_get_ns(void)
-{
-	return ktime_get_ns();
 }
 
 SHIM void shim_local_bh_disable(void)
@@ -113,11 +103,6 @@ SHIM unsigned long shim_local_irq_save(void)
 	unsigned long flags; local_irq_save(flags); return flags;
 }
 
-SHIM unsigned int shim_nr_cpu_ids(void)
-{
-	return nr_cpu_ids;
-}
-
 SHIM unsigned int shim_num_possible_cpus(void)
 {
 	return num_possible_cpus();
@@ -136,11 +121,6 @@ SHIM void *shim_this_cpu_ptr(void __percpu *memory)
 SHIM bool shim_in_softirq_level(void)
 {
 	return softirq_count() && !in_hardirq() && !in_nmi();
-}
-
-SHIM u64 shim_per_cpu_read_u64(const u64 __percpu *counter, unsigned int cpu)
-{
-	return READ_ONCE(*per_cpu_ptr(counter, cpu));
 }
 
 SHIM void shim_set_current_running(void)
@@ -306,17 +286,12 @@ SHIM bool shim_netdev_can_segment_udp(const struct net_device *dev)
 
 SHIM unsigned int shim_netdev_gso_max_size(const struct net_device *dev)
 {
-	return READ_ONCE(dev->gso_max_size);
+	return min(READ_ONCE(dev->gso_max_size), READ_ONCE(dev->gso_ipv4_max_size));
 }
 
 SHIM unsigned int shim_netdev_gso_max_segs(const struct net_device *dev)
 {
 	return READ_ONCE(dev->gso_max_segs);
-}
-
-SHIM unsigned int shim_netdev_gso_ipv4_max_size(const struct net_device *dev)
-{
-	return READ_ONCE(dev->gso_ipv4_max_size);
 }
 
 SHIM const struct rtnl_link_ops *shim_netdev_link_ops(const struct net_device *dev)
@@ -435,14 +410,9 @@ SHIM unsigned char *shim_skb_transport_header(const struct sk_buff *skb)
 	return skb_transport_header(skb);
 }
 
-SHIM bool shim_skb_mac_header_was_set(const struct sk_buff *skb)
+SHIM bool shim_skb_has_eth_header(const struct sk_buff *skb)
 {
-	return skb_mac_header_was_set(skb);
-}
-
-SHIM u32 shim_skb_mac_header_len(const struct sk_buff *skb)
-{
-	return skb_mac_header_len(skb);
+	return skb_mac_header_was_set(skb) && skb_mac_header_len(skb) >= ETH_HLEN;
 }
 
 SHIM __be16 shim_skb_protocol(const struct sk_buff *skb)
@@ -487,7 +457,7 @@ SHIM void shim_skb_reset_transport_header(struct sk_buff *skb)
 
 SHIM void shim_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
-	skb_dst_set(skb, dst);
+	skb_dst_set(skb, dst_clone(dst));
 }
 
 SHIM u32 shim_skb_dst_mtu(const struct sk_buff *skb)
@@ -505,24 +475,19 @@ SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
 	skb->protocol = protocol;
 }
 
-SHIM struct page *shim_alloc_pages(gfp_t gfp, unsigned int order)
+SHIM void *shim_alloc_block(gfp_t gfp, unsigned int order)
 {
-	return alloc_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
+	return (void *)__get_free_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
 }
 
-SHIM void *shim_page_address(const struct page *page)
+SHIM int shim_page_ref_count(const void *block)
 {
-	return page_address(page);
+	return page_ref_count(virt_to_page(block));
 }
 
-SHIM int shim_page_ref_count(const struct page *page)
+SHIM bool shim_dev_page_is_reusable(const void *block)
 {
-	return page_ref_count(page);
-}
-
-SHIM bool shim_dev_page_is_reusable(const struct page *page)
-{
-	return dev_page_is_reusable(page);
+	return dev_page_is_reusable(virt_to_page(block));
 }
 
 SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
@@ -530,44 +495,9 @@ SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
 	skb_frag_size_add(&skb_shinfo(skb)->frags[i], size);
 }
 
-SHIM u32 shim_skb_tskey(const struct sk_buff *skb)
+SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb)
 {
-	return skb_shinfo(skb)->tskey;
-}
-
-SHIM void shim_skb_set_tskey(struct sk_buff *skb, u32 key)
-{
-	skb_shinfo(skb)->tskey = key;
-}
-
-SHIM unsigned short shim_skb_gso_size(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_size;
-}
-
-SHIM unsigned short shim_skb_gso_segs(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_segs;
-}
-
-SHIM unsigned int shim_skb_gso_type(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_type;
-}
-
-SHIM void shim_skb_set_gso_size(struct sk_buff *skb, unsigned short size)
-{
-	skb_shinfo(skb)->gso_size = size;
-}
-
-SHIM void shim_skb_set_gso_segs(struct sk_buff *skb, unsigned short segs)
-{
-	skb_shinfo(skb)->gso_segs = segs;
-}
-
-SHIM void shim_skb_set_gso_type(struct sk_buff *skb, unsigned int type)
-{
-	skb_shinfo(skb)->gso_type = type;
+	return skb_shinfo(skb);
 }
 
 SHIM void shim_skb_dst_drop(struct sk_buff *skb)
@@ -600,11 +530,6 @@ SHIM bool shim_skb_has_dst(const struct sk_buff *skb)
 	return skb_dst(skb);
 }
 
-SHIM void *shim_skb_destructor_arg(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->destructor_arg;
-}
-
 SHIM bool shim_skb_has_destructor(const struct sk_buff *skb)
 {
 	return skb->destructor;
@@ -613,11 +538,6 @@ SHIM bool shim_skb_has_destructor(const struct sk_buff *skb)
 SHIM void shim_skb_set_destructor(struct sk_buff *skb, void (*destructor)(struct sk_buff *skb))
 {
 	skb->destructor = destructor;
-}
-
-SHIM void shim_skb_set_destructor_arg(struct sk_buff *skb, void *arg)
-{
-	skb_shinfo(skb)->destructor_arg = arg;
 }
 
 SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb)
@@ -635,33 +555,23 @@ SHIM unsigned int shim_skb_frag_size(const struct sk_buff *skb, int i)
 	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
 }
 
-SHIM void shim_skb_add_page(struct sk_buff *skb, int i, struct page *page, int offset, int size,
-			    unsigned int truesize)
+SHIM void shim_skb_add_block(struct sk_buff *skb, int i, const void *block, int size,
+			     unsigned int truesize)
 {
-	skb_add_rx_frag(skb, i, page, offset, size, truesize);
+	skb_add_rx_frag(skb, i, virt_to_page(block), 0, size, truesize);
 }
 
-SHIM void shim_put_page(struct page *page)
+SHIM void shim_put_page(const void *block)
 {
-	put_page(page);
+	put_page(virt_to_page(block));
 }
 
-SHIM void shim_get_page(struct page *page)
+SHIM void shim_get_page(const void *block)
 {
-	get_page(page);
+	get_page(virt_to_page(block));
 }
 
 /* Packets of sockets. */
-
-SHIM u8 shim_ipv4_protocol(const struct sk_buff *skb)
-{
-	return ip_hdr(skb)->protocol;
-}
-
-SHIM u8 shim_ipv6_nexthdr(const struct sk_buff *skb)
-{
-	return ipv6_hdr(skb)->nexthdr;
-}
 
 SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void *priv)
 {
@@ -704,11 +614,6 @@ SHIM int shim_skb_transport_offset(const struct sk_buff *skb)
 	return skb_transport_offset(skb);
 }
 
-SHIM struct file *shim_socket_file(const struct socket *sock)
-{
-	return READ_ONCE(sock->file);
-}
-
 /* UDP tunnel sockets. */
 
 SHIM void shim_sk_owner_clear(struct sock *sk)
@@ -731,11 +636,6 @@ SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_
 SHIM void shim_udp_accept_gso(struct sock *sk)
 {
 	udp_set_bit(ACCEPT_L4, sk);
-}
-
-SHIM struct sock *shim_socket_sk(const struct socket *sock)
-{
-	return sock->sk;
 }
 
 SHIM void *shim_sk_user_data_rcu(const struct sock *sk)

@@ -6,13 +6,13 @@
 //! table entry and an armed timer own a reference. If that is the last one, the object is dropped
 //! in softirq context, so its `Drop` must not sleep.
 
-mod arc;
-mod atomic_box;
+use kernel::sync::ArcBorrow;
+
+mod atomic_place;
 mod gate;
 mod index_pool;
 mod irq;
 mod module_workqueue;
-mod nesting;
 mod per_cpu;
 mod rcu;
 mod rcu_arc;
@@ -25,13 +25,12 @@ mod timer;
 mod user_thread;
 
 pub use crate::compat::smp_mb;
-pub use arc::arc_borrow_ref;
-pub(crate) use gate::CallbackGate;
+pub(crate) use gate::Gate;
 pub use index_pool::IndexPool;
-pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked};
+pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked, Nested, Nesting};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue};
-pub use nesting::{Nested, Nesting};
-pub use per_cpu::PerCpuCounters;
+pub(crate) use per_cpu::PerCpu;
+pub use per_cpu::{num_possible_cpus, PerCpuCounters};
 pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
@@ -39,3 +38,13 @@ pub use rcu_table::RcuTable;
 pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork, Turn};
 pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};
+
+/// Returns a reference to the object with the lifetime of the borrow, not of this copy of the
+/// `ArcBorrow`.
+#[inline]
+pub fn arc_borrow_ref<'a, T>(borrow: ArcBorrow<'a, T>) -> &'a T {
+    let object: *const T = &*borrow;
+    // SAFETY: An `ArcBorrow<'a, T>` guarantees that the reference count does not reach zero during
+    // `'a` and that there is no exclusive reference to the object (rust/kernel/sync/arc.rs).
+    unsafe { &*object }
+}

@@ -19,8 +19,10 @@ mod registers {
     /// Uses for which the registers are worthwhile, one bit each. Set once.
     static USES: Atomic<u32> = Atomic::new(0);
 
-    const CHECKSUMS: u32 = 1;
-    const COPIES: u32 = 2;
+    /// This crate's checksums are faster than the library's. The CPU has AVX and PCLMULQDQ.
+    pub(crate) const CHECKSUMS: u32 = 1;
+    /// This crate's copies are faster than memcpy(). The CPU has AVX.
+    pub(crate) const COPIES: u32 = 2;
 
     pub(super) fn prepare() {
         let state = 1 << raw::xfeature_XFEATURE_YMM;
@@ -53,20 +55,6 @@ mod registers {
     pub(crate) struct Registers(PhantomData<*mut ()>);
 
     impl Registers {
-        /// Takes the registers on a CPU with AVX and PCLMULQDQ on which this crate's checksums are
-        /// faster than the library's.
-        #[inline]
-        pub(crate) fn for_checksums() -> Option<Self> {
-            Self::take(CHECKSUMS)
-        }
-
-        /// Takes the registers on a CPU with AVX on which this crate's copies are faster than
-        /// memcpy().
-        #[inline]
-        pub(super) fn for_copies() -> Option<Self> {
-            Self::take(COPIES)
-        }
-
         /// Returns the permission that a [`Vector`](super::Vector) holds.
         ///
         /// # Safety
@@ -77,19 +65,20 @@ mod registers {
             Self(PhantomData)
         }
 
-        /// Returns whether this crate's copies are faster than memcpy().
+        /// Returns whether the registers are worthwhile for this use.
         #[inline]
-        pub(super) fn are_for_copies() -> bool {
-            USES.load(Relaxed) & COPIES != 0
+        pub(super) fn are_for(use_: u32) -> bool {
+            USES.load(Relaxed) & use_ != 0
         }
 
+        /// Takes the registers if they are worthwhile for this use, and available.
         #[inline]
-        fn take(uses: u32) -> Option<Self> {
+        pub(crate) fn take(use_: u32) -> Option<Self> {
             // SAFETY: irq_fpu_usable() (arch/x86/kernel/fpu/core.c) may be called in any context
             // but an NMI, and this is not called from one. If it returns true, the registers may be
             // taken. They are released on this CPU, because taking them disables preemption.
             unsafe {
-                if USES.load(Relaxed) & uses == 0 || !raw::irq_fpu_usable() {
+                if !Self::are_for(use_) || !raw::irq_fpu_usable() {
                     return None;
                 }
                 raw::shim_kernel_fpu_begin();
@@ -108,7 +97,7 @@ mod registers {
 }
 
 #[cfg(CONFIG_X86)]
-pub(crate) use registers::Registers;
+pub(crate) use registers::{Registers, CHECKSUMS, COPIES};
 
 /// The vector registers, held across several pieces of work. Taking them costs about as much as
 /// processing a hundred bytes.
@@ -121,6 +110,7 @@ pub(crate) use registers::Registers;
 ///
 /// If `held` is true, `self` owns the permission to use the registers and must release it. The CPU
 /// is one on which this crate's checksums are faster.
+#[derive(Default)]
 pub struct Vector {
     #[cfg_attr(not(CONFIG_X86), expect(dead_code))]
     held: Cell<bool>,
@@ -146,7 +136,7 @@ impl Vector {
     pub fn hold(&self) {
         #[cfg(all(CONFIG_X86, not(CONFIG_PREEMPT_RT)))]
         if !self.held.get() {
-            if let Some(registers) = Registers::for_checksums() {
+            if let Some(registers) = Registers::take(CHECKSUMS) {
                 core::mem::forget(registers);
                 // INVARIANT: The permission was forgotten, not released.
                 self.held.set(true);
@@ -180,12 +170,6 @@ impl Vector {
     }
 }
 
-impl Default for Vector {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Drop for Vector {
     #[inline]
     fn drop(&mut self) {
@@ -203,10 +187,6 @@ pub fn prepare() {
 #[cfg(CONFIG_X86)]
 const MIN_COPY: usize = 512;
 
-/// Minimum length for which a copy uses the registers if they are already held.
-#[cfg(CONFIG_X86)]
-const MIN_HELD_COPY: usize = copy::BLOCK;
-
 /// Copies bytes of memory that may be used concurrently. The last hundred bytes are written in
 /// ascending address order, because a program may poll the last byte to detect that all have
 /// arrived.
@@ -222,11 +202,11 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
     unsafe {
         #[cfg(CONFIG_X86)]
         if vector.is_held() {
-            if len >= MIN_HELD_COPY && Registers::are_for_copies() {
+            if len >= copy::BLOCK && Registers::are_for(COPIES) {
                 return copy::copy(to, from, len);
             }
         } else if len >= MIN_COPY {
-            if let Some(registers) = Registers::for_copies() {
+            if let Some(registers) = Registers::take(COPIES) {
                 copy::copy(to, from, len);
                 return drop(registers);
             }

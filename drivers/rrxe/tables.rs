@@ -126,15 +126,9 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         self.table.get(self.permutation.invert(number)?, rcu)
     }
 
-    /// Returns the object with this number.
-    #[inline]
-    pub(crate) fn get_ref<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a T> {
-        self.table.get_ref(self.permutation.invert(number)?, rcu)
-    }
-
     /// Hides the object from the packet path.
     pub(crate) fn withdraw(&self, index: u32) {
-        drop(self.table.remove(index));
+        self.table.remove(index);
     }
 
     /// Frees an index for later reuse.

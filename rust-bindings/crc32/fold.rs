@@ -28,70 +28,25 @@ pub(crate) const MIN_LEN: usize = 16;
 /// Bytes that the four accumulators take at a time.
 const BLOCK: usize = 64;
 
-/// The reflected polynomial without its highest term.
-const POLYNOMIAL: u32 = 0xedb8_8320;
-
-/// Returns x^n modulo the polynomial, reflected, in the upper half of the result.
-const fn power(n: u32) -> u64 {
-    // x^0
-    let mut value = 1u32 << 31;
-    let mut i = 0;
-    while i < n {
-        // Multiply by x: degrees increase towards the lowest bit.
-        let carry = value & 1;
-        value >>= 1;
-        if carry != 0 {
-            value ^= POLYNOMIAL;
-        }
-        i = i.wrapping_add(1);
-    }
-    (value as u64) << 32
-}
-
-/// Returns the quotient of x^64 and the polynomial, reflected in 33 bits.
-const fn inverse() -> u64 {
-    // Long division from degree 64 down to that of the polynomial, 32: one step for each bit of the
-    // quotient. `rest` holds the 33 highest degrees of the remainder, unreflected.
-    let divisor = (1u64 << 32) | POLYNOMIAL.reverse_bits() as u64;
-    let mut rest = 1u64 << 32;
-    let mut quotient = 0u64;
-    let mut i = 0u32;
-    while i <= 32 {
-        let bit = (rest >> 32) & 1;
-        // The first bit of the quotient belongs to x^32, which is the lowest bit when reflected.
-        quotient |= bit << i;
-        if bit != 0 {
-            rest ^= divisor;
-        }
-        rest <<= 1;
-        i = i.wrapping_add(1);
-    }
-    quotient
-}
-
 /// The multipliers: pairs for the lower half of a register, which has the higher degrees, and for
-/// the upper half.
+/// the upper half. A power of x stands for its remainder modulo the polynomial, reflected, in the
+/// upper half of the number. (lib/crc/x86/crc-pclmul-consts.h has them, too.)
 #[repr(C, align(16))]
-struct Constants {
-    /// Moves an accumulator past the four accumulators.
-    by_512: [u64; 2],
-    /// Moves an accumulator to the next one.
-    by_128: [u64; 2],
-    /// Reduces an accumulator, times x^32, to 96 bits.
-    to_96: [u64; 2],
-    /// Reduces 96 bits to 64.
-    to_64: [u64; 2],
-    /// Reduces 64 bits to 32: the inverse and the polynomial, each of 33 bits.
-    to_32: [u64; 2],
-}
+struct Constants([[u64; 2]; 5]);
 
-static CONSTANTS: Constants = Constants {
-    by_512: [power(512 + 64 - 1), power(512 - 1)],
-    by_128: [power(128 + 64 - 1), power(128 - 1)],
-    to_96: [power(64 + 32 - 1), power(32 - 1)],
-    to_64: [power(64 - 1), 0],
-    to_32: [inverse(), ((POLYNOMIAL as u64) << 1) | 1],
-};
+static CONSTANTS: Constants = Constants([
+    // Moves an accumulator past the four accumulators: x^(512 + 63), x^511.
+    [0x653d_9822_0000_0000, 0xcad3_8e8f_0000_0000],
+    // Moves an accumulator to the next one: x^(128 + 63), x^127.
+    [0x6567_3b46_0000_0000, 0x9ba5_4c6f_0000_0000],
+    // Reduces an accumulator, times x^32, to 96 bits: x^(64 + 31), x^31.
+    [0xccaa_009e_0000_0000, 0x0000_0001_0000_0000],
+    // Reduces 96 bits to 64: x^63.
+    [0xb8bc_6765_0000_0000, 0],
+    // Reduces 64 bits to 32: the quotient of x^64 and the polynomial, and the polynomial, reflected
+    // in 33 bits.
+    [0x1_f701_1641, 0x1_db71_0641],
+]);
 
 /// Folds the 16 bytes `$data` into accumulator `$acc`. xmm7 holds the constants.
 macro_rules! round {

@@ -2,6 +2,7 @@
 
 //! IP addresses.
 
+use super::{IPV4_HEADER, IPV6_HEADER};
 use crate::raw;
 
 /// Version of the Internet Protocol.
@@ -11,6 +12,17 @@ pub enum IpVersion {
     V4,
     /// RFC 8200.
     V6,
+}
+
+impl IpVersion {
+    /// Returns the bytes of a header without options or extension headers.
+    #[inline]
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::V4 => IPV4_HEADER,
+            Self::V6 => IPV6_HEADER,
+        }
+    }
 }
 
 /// An IP address, as bytes in network order.

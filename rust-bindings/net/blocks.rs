@@ -6,8 +6,8 @@
 //! CPU therefore remembers the blocks that it wrote last. It reuses the oldest one if nothing else
 //! still refers to it.
 
-use crate::raw;
-use core::ptr::NonNull;
+use crate::{raw, sync::PerCpu};
+use core::ptr::{self, NonNull};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -27,56 +27,37 @@ const PART_ALIGNMENT: usize = 64;
 /// Blocks that a CPU remembers: 512 KiB, which is more than a batch.
 const REMEMBERED: usize = 16;
 
-/// The blocks that a CPU remembers. Initially all zeros.
-#[repr(C)]
+/// The blocks that a CPU remembers.
+///
+/// # Invariants
+///
+/// Owns a reference to each of `blocks` and to `divided`. The last `left` bytes of `divided` are
+/// unused.
+#[derive(pin_init::Zeroable)]
 struct Remembered {
-    /// Blocks, each with a reference of its own, or null.
-    pages: [*mut kernel::bindings::page; REMEMBERED],
+    blocks: [Option<NonNull<u8>>; REMEMBERED],
     /// Index of the oldest block.
     next: usize,
-    /// The block that [`take_part`] divides, with a reference of its own.
+    /// The block that [`take_part`] divides.
     divided: Option<NonNull<u8>>,
     /// Bytes of `divided` that are left, at its end.
     left: usize,
 }
 
-/// Address of the per-CPU [`Remembered`], or 0 while no `Memory` exists.
-static MEMORY: Atomic<usize> = Atomic::new(0);
+/// The per-CPU [`Remembered`], or null while no [`Memory`] exists.
+static MEMORY: Atomic<*mut Remembered> = Atomic::new(ptr::null_mut());
 
 /// Enables the reuse of blocks while it exists. At most one exists.
-///
-/// # Invariants
-///
-/// `memory` was returned by `__alloc_percpu` for [`Remembered`]. Each of its pages is null or a
-/// block to which it owns a reference, and so is `divided`, of which `left` bytes are unused.
-pub(super) struct Memory {
-    memory: NonNull<Remembered>,
-}
-
-// SAFETY: The memory belongs to all CPUs, not to a thread.
-unsafe impl Send for Memory {}
-// SAFETY: No method takes a shared reference.
-unsafe impl Sync for Memory {}
+pub(super) struct Memory(PerCpu<Remembered>);
 
 impl Memory {
-    /// Allocates the memory. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: another `Memory` exists. `ENOMEM`.
+    /// Allocates the memory. Sleeps. Returns `EBUSY` if another `Memory` exists.
     pub(super) fn new() -> Result<Self> {
-        let (size, align) = (size_of::<Remembered>(), align_of::<Remembered>());
-        // SAFETY: Any size may be requested. The memory is zeroed (mm/percpu.c), so all pages are
-        // null. A failed exchange does not publish it.
-        unsafe {
-            let memory = raw::shim_alloc_percpu(size, align, raw::GFP_KERNEL);
-            let memory = NonNull::<Remembered>::new(memory.cast()).ok_or(ENOMEM)?;
-            if MEMORY.cmpxchg(0, memory.as_ptr() as usize, Full).is_err() {
-                raw::free_percpu(memory.as_ptr().cast());
-                return Err(EBUSY);
-            }
-            // INVARIANT: Allocated just above; all pages are null.
-            Ok(Self { memory })
+        // INVARIANT: The memory is zeroed: there are no blocks.
+        let memory = PerCpu::zeroed(raw::GFP_KERNEL)?;
+        match MEMORY.cmpxchg(ptr::null_mut(), memory.as_ptr(), Full) {
+            Ok(_) => Ok(Self(memory)),
+            Err(_) => Err(EBUSY),
         }
     }
 }
@@ -84,28 +65,24 @@ impl Memory {
 impl Drop for Memory {
     /// Makes the CPUs release their blocks. Later packets use new blocks. Sleeps.
     fn drop(&mut self) {
-        MEMORY.store(0, Release);
+        MEMORY.store(ptr::null_mut(), Release);
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
-        // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees 0.
+        // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees null.
         raw::safe::synchronize_rcu();
-        // SAFETY: `__alloc_percpu()` returned the memory, and the references to its blocks belong
-        // to `self` (type invariant). Only possible CPUs are accessed. Nothing else uses the
-        // memory: `take` no longer finds it, and a grace period has passed.
-        unsafe {
-            let memory = self.memory.as_ptr().cast();
-            for cpu in 0..raw::safe::shim_nr_cpu_ids() {
-                if !raw::shim_cpu_possible(cpu) {
-                    continue;
+        for remembered in self.0.of_all_cpus() {
+            // SAFETY: Nothing else uses the memory: `take` no longer finds it, and a grace period
+            // has passed. The references are its own (type invariant), and it is freed next.
+            unsafe {
+                let Remembered {
+                    blocks, divided, ..
+                } = remembered.read();
+                for block in blocks.into_iter().flatten() {
+                    put(block);
                 }
-                let remembered = &*raw::shim_per_cpu_ptr(memory, cpu).cast::<Remembered>();
-                for page in remembered.pages.iter().filter(|page| !page.is_null()) {
-                    raw::shim_put_page(*page);
-                }
-                if let Some(divided) = remembered.divided {
-                    put(divided);
+                if let Some(block) = divided {
+                    put(block);
                 }
             }
-            raw::free_percpu(memory);
         }
     }
 }
@@ -116,14 +93,14 @@ impl Drop for Memory {
 fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
     let alone = !cfg!(CONFIG_PREEMPT_RT) && raw::safe::shim_in_softirq_level();
     let memory = MEMORY.load(Acquire);
-    if memory == 0 || !alone {
+    if memory.is_null() || !alone {
         return None;
     }
     // SAFETY: Softirqs are disabled, so this is an RCU read-side section, and `Memory` waits for a
     // grace period before it frees the memory. Nothing else uses this CPU's part: a task is not
     // preempted, no softirq runs, hard interrupts and NMIs do not get here, and the callers in this
     // file pass only methods of `Remembered`, which do not call this function.
-    let remembered = unsafe { &mut *raw::shim_this_cpu_ptr(memory as *mut _).cast::<Remembered>() };
+    let remembered = unsafe { &mut *raw::shim_this_cpu_ptr(memory.cast()).cast::<Remembered>() };
     Some(f(remembered))
 }
 
@@ -132,12 +109,7 @@ fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
 /// `ENOMEM` on failure. Any context.
 #[inline]
 pub(super) fn take() -> Result<NonNull<u8>> {
-    if let Some(block) = with_remembered(Remembered::take) {
-        return block;
-    }
-    let page = allocate()?;
-    // SAFETY: `allocate` returned the page, which is in the direct map.
-    NonNull::new(unsafe { raw::shim_page_address(page) }.cast()).ok_or(ENOMEM)
+    with_remembered(Remembered::take).unwrap_or_else(allocate)
 }
 
 /// Returns `len` bytes of a block, with a reference to the block that the caller owns. The bytes
@@ -157,13 +129,14 @@ pub(super) fn take_part(len: usize) -> Option<NonNull<u8>> {
 pub(super) unsafe fn put(block: NonNull<u8>) {
     // SAFETY: The caller guarantees a block to which it owns a reference. `put_page`
     // (include/linux/mm.h) may be called for any page of it.
-    unsafe { raw::shim_put_page(raw::shim_virt_to_page(block.as_ptr().cast())) };
+    unsafe { raw::shim_put_page(block.as_ptr().cast()) };
 }
 
-fn allocate() -> Result<*mut kernel::bindings::page> {
-    // SAFETY: alloc_pages() may be called with any order; GFP_ATOMIC does not sleep.
-    let page = unsafe { raw::shim_alloc_pages(raw::GFP_ATOMIC, ORDER) };
-    Some(page).filter(|page| !page.is_null()).ok_or(ENOMEM)
+/// Allocates a block. Returns `ENOMEM` on failure.
+fn allocate() -> Result<NonNull<u8>> {
+    // SAFETY: __get_free_pages() may be called with any order; GFP_ATOMIC does not sleep.
+    let block = unsafe { raw::shim_alloc_block(raw::GFP_ATOMIC, ORDER) };
+    NonNull::new(block.cast()).ok_or(ENOMEM)
 }
 
 impl Remembered {
@@ -171,42 +144,40 @@ impl Remembered {
     fn take(&mut self) -> Result<NonNull<u8>> {
         let at = self.next % REMEMBERED;
         self.next = at.wrapping_add(1);
-        let Some(slot) = self.pages.get_mut(at) else {
-            return Err(ENOMEM);
-        };
-        // SAFETY: A remembered page is a block to which `Memory` owns a reference (its invariant).
-        // If that is the only reference, nothing else can take one, and the block can be reused.
-        // Otherwise its other owners free it. `dev_page_is_reusable()` (skbuff.h) excludes blocks
-        // of the emergency reserve and of distant memory nodes.
-        unsafe {
-            if slot.is_null() || raw::shim_page_ref_count(*slot) != 1 {
-                let old = core::mem::replace(slot, core::ptr::null_mut());
-                if !old.is_null() {
-                    raw::shim_put_page(old);
+        let slot = self.blocks.get_mut(at).ok_or(ENOMEM)?;
+        if let Some(block) = *slot {
+            // SAFETY: `self` owns a reference to the block (type invariant). If that is the only
+            // one, nothing else can take one, and the block can be reused. Otherwise its other
+            // owners free it.
+            unsafe {
+                if raw::shim_page_ref_count(block.as_ptr().cast()) == 1 {
+                    raw::shim_get_page(block.as_ptr().cast());
+                    return Ok(block);
                 }
-                let page = allocate()?;
-                if raw::shim_dev_page_is_reusable(page) {
-                    raw::shim_get_page(page);
-                    *slot = page;
-                }
-                return NonNull::new(raw::shim_page_address(page).cast()).ok_or(ENOMEM);
+                *slot = None;
+                put(block);
             }
-            raw::shim_get_page(*slot);
-            NonNull::new(raw::shim_page_address(*slot).cast()).ok_or(ENOMEM)
         }
+        let block = allocate()?;
+        // SAFETY: The block is new. `dev_page_is_reusable()` (skbuff.h) excludes blocks of the
+        // emergency reserve and of distant memory nodes.
+        unsafe {
+            if raw::shim_dev_page_is_reusable(block.as_ptr().cast()) {
+                raw::shim_get_page(block.as_ptr().cast());
+                *slot = Some(block);
+            }
+        }
+        Ok(block)
     }
 
     #[inline]
     fn take_part(&mut self, len: usize) -> Result<NonNull<u8>> {
         let len = len.max(1).checked_next_multiple_of(PART_ALIGNMENT);
-        let len = len.ok_or(EINVAL)?;
+        let len = len.filter(|len| *len <= SIZE).ok_or(EINVAL)?;
         if self.left < len {
-            if len > SIZE {
-                return Err(EINVAL);
-            }
             let block = self.take()?;
             if let Some(old) = self.divided.replace(block) {
-                // SAFETY: `take` returned `old`, to which `Memory` owned a reference.
+                // SAFETY: `take` returned `old`, to which `self` owned a reference.
                 unsafe { put(old) };
             }
             self.left = SIZE;
@@ -214,10 +185,10 @@ impl Remembered {
         let block = self.divided.ok_or(ENOMEM)?; // It exists, since `len` is not 0.
         let at = SIZE.wrapping_sub(self.left);
         self.left = self.left.wrapping_sub(len);
-        // SAFETY: `Memory` owns a reference to the block (its invariant), so another one can be
-        // taken. The last `left` bytes of the block are unused, and `len` of them follow `at`.
+        // SAFETY: `self` owns a reference to the block, whose last `left` bytes are unused (type
+        // invariant); `len` of them follow `at`.
         unsafe {
-            raw::shim_get_page(raw::shim_virt_to_page(block.as_ptr().cast()));
+            raw::shim_get_page(block.as_ptr().cast());
             Ok(block.add(at))
         }
     }

@@ -2,13 +2,9 @@
 
 //! The datagrams of a received packet and access to their bytes.
 
-use super::{
-    rx::RxSkb,
-    skb::{shim_skb_gso_size, shim_skb_gso_type},
-    UDP_HEADER,
-};
+use super::{rx::RxSkb, skb::shim_skb_shinfo, UDP_HEADER};
 use crate::{crc32, raw, shared_bytes, vector::Vector};
-use core::{marker::PhantomData, num::NonZero};
+use core::{marker::PhantomData, num::NonZero, ptr::NonNull};
 use kernel::prelude::*;
 
 impl RxSkb {
@@ -23,10 +19,11 @@ impl RxSkb {
         vector: &'a Vector,
     ) -> impl Iterator<Item = Datagram<'a>> {
         let total = self.payload_len();
-        let size = usize::from(shim_skb_gso_size(self.fields()));
-        let kind = shim_skb_gso_type(self.fields());
+        let shared = shim_skb_shinfo(self.fields());
+        // SAFETY: The packet is valid by the type invariant.
+        let (size, kind) = unsafe { ((*shared).gso_size, (*shared).gso_type) };
         let segmented = kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
-        let size = NonZero::new(size).filter(|size| segmented && size.get() < total);
+        let size = NonZero::new(size.into()).filter(|size| segmented && size.get() < total);
         let several = size.is_some();
         // An empty packet holds one empty datagram.
         let count = size.map_or(1, |size| (total.wrapping_sub(1) / size).wrapping_add(1));
@@ -48,8 +45,7 @@ impl RxSkb {
                     // It wraps like the Identification.
                     index: index as u16,
                     several,
-                    from_this_host,
-                    paged: start >= linear,
+                    as_written: from_this_host && start >= linear,
                 },
             }
         })
@@ -60,11 +56,11 @@ impl RxSkb {
 /// fragments.
 struct Pieces<'a> {
     skb: &'a RxSkb,
-    /// Offset of the current piece in the payload. `len` and `data` are its length and address; the
-    /// address is null if the CPU cannot read the memory.
+    /// Offset of the current piece in the payload. `len` and `data` are its length and address,
+    /// which is `None` if the CPU cannot read the memory.
     start: usize,
     len: usize,
-    data: *const u8,
+    data: Option<NonNull<u8>>,
     /// Number of fragments up to and including the current piece.
     taken: i32,
 }
@@ -77,7 +73,7 @@ impl<'a> Pieces<'a> {
             skb,
             start: 0,
             len: head.len(),
-            data: head.as_ptr(),
+            data: NonNull::new(head.as_ptr().cast_mut()),
             taken: 0,
         }
     }
@@ -85,7 +81,7 @@ impl<'a> Pieces<'a> {
     /// Returns the address of `len` bytes of the payload at `start` if they are in one piece, valid
     /// as long as the packet. Calls must be in ascending order of `start`.
     #[inline]
-    fn contiguous(&mut self, start: usize, len: usize) -> Option<Contiguous> {
+    fn contiguous(&mut self, start: usize, len: usize) -> Option<NonNull<u8>> {
         while start >= self.start.saturating_add(self.len) {
             let skb = self.skb.as_raw();
             // SAFETY: The packet is valid by its type invariant, and `taken` is less than its
@@ -97,26 +93,18 @@ impl<'a> Pieces<'a> {
                 }
                 self.start = self.start.saturating_add(self.len);
                 self.len = raw::shim_skb_frag_size(skb, self.taken) as usize;
-                self.data = raw::shim_skb_frag_address_safe(skb, self.taken).cast();
+                self.data = NonNull::new(raw::shim_skb_frag_address_safe(skb, self.taken).cast());
             }
             self.taken = self.taken.saturating_add(1);
         }
         let at = start.checked_sub(self.start)?;
-        if self.data.is_null() || len > self.len.saturating_sub(at) {
+        if len > self.len.saturating_sub(at) {
             return None;
         }
-        // The offset is inside the piece.
-        Some(Contiguous(self.data.wrapping_add(at)))
+        // SAFETY: The offset is inside the piece.
+        Some(unsafe { self.data?.add(at) })
     }
 }
-
-/// Address of a datagram that is in one piece of memory, valid for reads of the datagram's length
-/// as long as its packet.
-#[derive(Clone, Copy)]
-struct Contiguous(*const u8);
-
-// SAFETY: The pointer refers to memory of a packet, which belongs to no thread.
-unsafe impl Send for Contiguous {}
 
 /// The part of a packet that a datagram occupies.
 #[derive(Clone, Copy)]
@@ -124,15 +112,15 @@ struct Part {
     /// Offset of the datagram's payload in the packet's payload.
     start: usize,
     len: usize,
-    contiguous: Option<Contiguous>,
+    /// Address of the payload if it is in one piece of memory, valid for reads of `len` bytes as
+    /// long as the packet.
+    contiguous: Option<NonNull<u8>>,
     /// Number of datagrams before it in the packet.
     index: u16,
     /// The packet holds more than one datagram.
     several: bool,
-    /// The packet was built on this host, and its length fields agree.
-    from_this_host: bool,
-    /// The datagram is entirely in page fragments.
-    paged: bool,
+    /// See [`Datagram::is_as_written`].
+    as_written: bool,
 }
 
 /// One UDP datagram of a received packet.
@@ -173,11 +161,7 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn ident(&self) -> u16 {
         let first = u16::from_be_bytes(self.skb.ip_field(4));
-        first.wrapping_add(if self.part.several {
-            self.part.index
-        } else {
-            0
-        })
+        first.wrapping_add(self.part.index)
     }
 
     /// Returns the IPv4 header, or `None` over IPv6 or if the header has options. If the packet
@@ -236,26 +220,20 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
-    /// device can read.
-    #[inline]
+    /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EINVAL` if
+    /// they are not inside the payload, `EFAULT` if only the device can read their memory.
+    // A copy of constant length then needs no function call.
+    #[inline(always)]
     pub fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let at = self.position(offset, destination.len())?;
-        let Some(Contiguous(data)) = self.part.contiguous else {
+        let Some(data) = self.part.contiguous else {
             return self.skb.copy_bits(at, destination);
         };
         // SAFETY: `position` has checked that the range is inside the datagram, which is valid for
         // reads at `data`. The slice does not overlap a packet.
         unsafe {
-            shared_bytes::copy(
-                destination.as_mut_ptr(),
-                data.add(offset),
-                destination.len(),
-            )
+            let data = data.add(offset).as_ptr();
+            shared_bytes::copy(destination.as_mut_ptr(), data, destination.len());
         };
         Ok(())
     }
@@ -270,13 +248,13 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
         let at = self.position(offset, len)?;
-        let Some(Contiguous(data)) = self.part.contiguous else {
+        let Some(data) = self.part.contiguous else {
             return self.skb.for_each(at, len, self.vector, f);
         };
         if len != 0 {
             // SAFETY: `position` has checked that the range is inside the datagram, which is valid
             // for reads at `data` as long as its packet.
-            f(unsafe { Fragment::new(data.add(offset), len, self.vector) });
+            f(unsafe { Fragment::new(data.add(offset).as_ptr(), len, self.vector) });
         }
         Ok(())
     }
@@ -285,7 +263,7 @@ impl<'a> Datagram<'a> {
     /// page fragments of a packet built here, whose length fields agree.
     #[inline]
     pub fn is_as_written(&self) -> bool {
-        self.part.from_this_host && self.part.paged
+        self.part.as_written
     }
 
     /// Returns whether the datagram belongs to a GSO packet that has not been segmented.
@@ -327,13 +305,12 @@ impl<'a> Datagram<'a> {
         let mut pieces = Pieces::new(self.skb);
         while left != 0 {
             let n = left.min(each.saturating_sub(at));
-            // `check_range` below refuses a range that extends beyond the packet.
             let from = start.saturating_add(skip).saturating_add(at);
-            self.skb.check_range(from, n)?;
             match pieces.contiguous(from, n) {
                 // SAFETY: `Pieces::contiguous` has found these `n` bytes in one piece of the
                 // packet, which `self` borrows.
-                Some(Contiguous(data)) => f(unsafe { Fragment::new(data, n, self.vector) }),
+                Some(data) => f(unsafe { Fragment::new(data.as_ptr(), n, self.vector) }),
+                // This refuses a range that extends beyond the packet.
                 None => self.skb.for_each(from, n, self.vector, &mut f)?,
             }
             start = start.saturating_add(stride);
@@ -358,6 +335,9 @@ pub struct KeptDatagram {
     skb: RxSkb,
     part: Part,
 }
+
+// SAFETY: The packet, whose memory `part` refers to, belongs to no thread.
+unsafe impl Send for KeptDatagram {}
 
 impl KeptDatagram {
     /// Returns the datagram. Copies and checksums of its bytes use `vector`.
@@ -451,11 +431,7 @@ impl<'a> Fragment<'a> {
         unsafe { crc32::crc32_le_raw(self.vector, crc, self.data, self.len) }
     }
 
-    /// Copies the bytes to `destination`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: `destination` has another length.
+    /// Copies the bytes to `destination`. Returns `EINVAL` if it has another length.
     #[inline]
     pub fn copy_to(&self, destination: &mut [u8]) -> Result {
         if destination.len() != self.len {

@@ -54,7 +54,6 @@ unsafe extern "C" {
     pub(super) safe fn shim_ll_reserved_space(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_can_segment_udp(dev: &NetDevice) -> bool;
     safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
-    safe fn shim_netdev_gso_ipv4_max_size(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_gso_max_segs(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_gso_max_size(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_ifindex(dev: &NetDevice) -> c_int;
@@ -64,22 +63,13 @@ unsafe extern "C" {
 }
 
 /// Name of a device at the time of the call.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct DeviceName {
-    bytes: [u8; raw::IFNAMSIZ as usize],
-}
-
-impl DeviceName {
-    /// Returns the name without its terminating zero.
-    pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.split(|byte| *byte == 0).next().unwrap_or(&[])
-    }
-}
+#[derive(Clone, Copy)]
+pub struct DeviceName([u8; raw::IFNAMSIZ as usize]);
 
 impl kernel::fmt::Display for DeviceName {
     fn fmt(&self, f: &mut kernel::fmt::Formatter<'_>) -> kernel::fmt::Result {
-        let name = core::str::from_utf8(self.as_bytes()).unwrap_or("?");
-        kernel::fmt::Display::fmt(name, f)
+        let name = self.0.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        kernel::fmt::Display::fmt(core::str::from_utf8(name).unwrap_or("?"), f)
     }
 }
 
@@ -117,7 +107,7 @@ impl NetDevice {
             let name = raw::shim_netdev_name(self.as_raw()).cast::<u8>();
             shared_bytes::copy(bytes.as_mut_ptr(), name, bytes.len());
         };
-        DeviceName { bytes }
+        DeviceName(bytes)
     }
 
     /// Returns the maximum transmission unit in bytes, without the Ethernet header.
@@ -204,7 +194,7 @@ impl NetDevice {
         if !shim_netdev_can_segment_udp(self) || shim_netdev_gso_max_segs(self) < segments {
             return 0;
         }
-        shim_netdev_gso_max_size(self).min(shim_netdev_gso_ipv4_max_size(self))
+        shim_netdev_gso_max_size(self)
     }
 
     /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
@@ -266,20 +256,25 @@ impl NetDevice {
     }
 
     /// Calls `f` for the devices below this one, nearest first, and returns its first `Some`.
-    pub fn find_lower<T, F>(&self, _rcu: &rcu::Guard, f: F) -> Option<T>
-    where
-        F: FnMut(&NetDevice) -> Option<T>,
-    {
-        let mut search = Search { f, found: None };
+    pub fn find_lower<T>(
+        &self,
+        _rcu: &rcu::Guard,
+        mut f: impl FnMut(&NetDevice) -> Option<T>,
+    ) -> Option<T> {
+        let mut found = None;
+        let mut examine: Examine<'_> = &mut |dev| {
+            found = f(dev);
+            found.is_some()
+        };
         let mut context: raw::netdev_nested_priv = pin_init::zeroed();
-        context.data = (&raw mut search).cast();
+        context.data = (&raw mut examine).cast();
         // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
         // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) requires. It calls `step` with
-        // `context`, whose data is this `Search`, and with devices that are valid under RCU.
+        // `context`, whose data is `examine`, and with devices that are valid under RCU.
         unsafe {
-            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step::<F, T>), &mut context);
+            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step), &mut context);
         }
-        search.found
+        found
     }
 
     /// Returns the namespace of the device, which may move to another one later.
@@ -291,32 +286,25 @@ impl NetDevice {
     }
 }
 
-/// A search among lower devices, passed through C.
-struct Search<F, T> {
-    f: F,
-    found: Option<T>,
-}
+/// Examines a lower device. Returns whether the walk is to end.
+type Examine<'a> = &'a mut dyn FnMut(&NetDevice) -> bool;
 
-/// Examines one device. Returns 1, which ends the walk, if the search has found its result.
+/// Examines one device. Returns 1 to end the walk.
 ///
 /// # Safety
 ///
-/// Called for a `Search<F, T>` by the walk that `find_lower` starts.
-unsafe extern "C" fn step<F: FnMut(&NetDevice) -> Option<T>, T>(
+/// Called by the walk that `find_lower` starts.
+unsafe extern "C" fn step(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,
 ) -> c_int {
     // SAFETY: `find_lower` passes the context to `netdev_walk_all_lower_dev_rcu()`
     // (net/core/dev.c), which calls this for one device after another with the RCU read lock held.
-    // `find_lower` does not touch the search until the walk has ended.
-    let (dev, search) = unsafe {
-        (
-            NetDevice::from_raw(dev),
-            &mut *(*context).data.cast::<Search<F, T>>(),
-        )
-    };
-    search.found = (search.f)(dev);
-    search.found.is_some().into()
+    // `find_lower` does not use `examine` until the walk has ended.
+    unsafe {
+        let examine = &mut *(*context).data.cast::<Examine<'_>>();
+        examine(NetDevice::from_raw(dev)).into()
+    }
 }
 
 impl PartialEq for NetDevice {

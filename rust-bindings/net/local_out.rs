@@ -54,13 +54,13 @@ impl LocalPacket<'_> {
     #[inline]
     fn is_udp(&self) -> bool {
         let sk = self.sk.as_ptr();
-        let skb = self.skb.as_raw();
         // SAFETY: By the type invariant, the packet has a whole IP header of this version, and the
         // socket is valid; a full socket has a protocol (`sk_fullsock()`, include/net/sock.h).
         unsafe {
+            let header = raw::shim_skb_network_header(self.skb.as_raw());
             let protocol = match self.skb.version() {
-                IpVersion::V4 => raw::shim_ipv4_protocol(skb),
-                IpVersion::V6 => raw::shim_ipv6_nexthdr(skb),
+                IpVersion::V4 => *header.add(9),
+                IpVersion::V6 => *header.add(6),
             };
             protocol == UDP
                 || (raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into())
@@ -120,7 +120,7 @@ impl LocalPacket<'_> {
             let file = if socket.is_null() {
                 core::ptr::null_mut()
             } else {
-                raw::shim_socket_file(socket)
+                (&raw const (*socket).file).read_volatile()
             };
             let result = !file.is_null()
                 && raw::file_ns_capable(
@@ -170,11 +170,8 @@ impl<H: LocalOut> LocalOutHook<H> {
     /// Registers a hook. Sleeps.
     ///
     /// `net` keeps the namespace from ending during the call. If the namespace ends later,
-    /// `tunnels` unregisters the hook.
-    ///
-    /// # Errors
-    ///
-    /// `EOPNOTSUPP`: the kernel was built without `CONFIG_NETFILTER`. `ENOMEM`.
+    /// `tunnels` unregisters the hook. Returns `EOPNOTSUPP` if the kernel was built without
+    /// `CONFIG_NETFILTER`.
     pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
         let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
         let data = Arc::as_ptr(&handler).cast_mut().cast();

@@ -16,50 +16,20 @@ unsafe extern "C" {
     safe fn ipv6_dev_mc_inc(dev: &NetDevice, addr: &raw::in6_addr) -> c_int;
 }
 
-/// A guard for RTNL, the lock of the network stack's configuration.
-struct Rtnl(());
-
-impl Rtnl {
-    fn lock() -> Self {
-        raw::safe::rtnl_lock();
-        Self(())
-    }
-}
-
-impl Drop for Rtnl {
-    fn drop(&mut self) {
-        // SAFETY: `lock` acquired it.
-        unsafe { raw::rtnl_unlock() };
-    }
-}
-
 impl NetDevice {
     /// Makes the device a member of an IP multicast group. It then receives the group's packets and
-    /// reports the membership to routers and switches (IGMP, MLD). Memberships are counted. Sleeps;
-    /// call without RTNL.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: not a multicast address. `ENODEV`: the device does not have this IP version.
+    /// reports the membership to routers and switches (IGMP, MLD). Memberships are counted. Returns
+    /// `ENODEV` if the device does not have this IP version. Sleeps; call without RTNL.
     pub fn join_multicast(&self, group: &IpAddr) -> Result {
         if !group.is_multicast() {
             return Err(EINVAL);
         }
         match group {
-            IpAddr::V4(address) => {
-                let _rtnl = Rtnl::lock();
-                // SAFETY: The device is valid by the type invariant. RTNL is held, as
-                // `__in_dev_get_rtnl` (inetdevice.h) and `ip_mc_inc_group` (net/ipv4/igmp.c)
-                // require; it keeps `in_dev` valid.
-                unsafe {
-                    let in_dev = raw::shim___in_dev_get_rtnl(self.as_raw());
-                    if in_dev.is_null() {
-                        return Err(ENODEV);
-                    }
-                    raw::ip_mc_inc_group(in_dev, u32::from_ne_bytes(*address));
-                }
-                Ok(())
-            }
+            IpAddr::V4(address) => self.with_in_device(|in_dev| {
+                // SAFETY: The device is valid, and RTNL is held, as `ip_mc_inc_group`
+                // (net/ipv4/igmp.c) requires.
+                unsafe { raw::ip_mc_inc_group(in_dev, u32::from_ne_bytes(*address)) }
+            }),
             IpAddr::V6(address) => {
                 to_result(ipv6_dev_mc_inc(self, &in6(*address))).map_err(|_| ENODEV)
             }
@@ -70,22 +40,29 @@ impl NetDevice {
     /// already ended it with the device. Sleeps; call without RTNL.
     pub fn leave_multicast(&self, group: &IpAddr) {
         match group {
-            IpAddr::V4(address) => {
-                let _rtnl = Rtnl::lock();
-                // SAFETY: The device is valid by the type invariant. RTNL is held, as
-                // `__in_dev_get_rtnl` (inetdevice.h) requires; it keeps `in_dev` valid for
-                // `ip_mc_dec_group`.
-                unsafe {
-                    let in_dev = raw::shim___in_dev_get_rtnl(self.as_raw());
-                    if !in_dev.is_null() {
-                        raw::shim_ip_mc_dec_group(in_dev, u32::from_ne_bytes(*address));
-                    }
-                }
-            }
-            IpAddr::V6(address) => {
-                // This only returns an error if there is no membership.
-                let _ = ipv6_dev_mc_dec(self, &in6(*address));
-            }
+            // This only returns an error if the stack has ended the membership.
+            IpAddr::V4(address) => drop(self.with_in_device(|in_dev| {
+                // SAFETY: The device is valid, and RTNL is held, as `ip_mc_dec_group`
+                // (net/ipv4/igmp.c) requires.
+                unsafe { raw::shim_ip_mc_dec_group(in_dev, u32::from_ne_bytes(*address)) }
+            })),
+            // This only returns an error if there is no membership.
+            IpAddr::V6(address) => drop(ipv6_dev_mc_dec(self, &in6(*address))),
         }
+    }
+
+    /// Calls `f` with the IPv4 part of the device, with RTNL held. Returns `ENODEV` without one.
+    fn with_in_device(&self, f: impl FnOnce(*mut raw::in_device)) -> Result {
+        raw::safe::rtnl_lock();
+        // SAFETY: The device is valid by the type invariant. RTNL is held, as `__in_dev_get_rtnl`
+        // (inetdevice.h) requires; it keeps `in_dev` valid.
+        let in_dev = unsafe { raw::shim___in_dev_get_rtnl(self.as_raw()) };
+        let exists = !in_dev.is_null();
+        if exists {
+            f(in_dev);
+        }
+        // SAFETY: It was locked above.
+        unsafe { raw::rtnl_unlock() };
+        exists.then_some(()).ok_or(ENODEV)
     }
 }

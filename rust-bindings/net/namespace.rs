@@ -4,8 +4,13 @@
 //!
 //! C header: `include/net/net_namespace.h`.
 
+use super::{addr::in6, IpAddr, NetDevice};
 use crate::raw;
-use kernel::types::Opaque;
+use core::ptr::{self, NonNull};
+use kernel::{
+    sync::{aref::ARef, rcu},
+    types::Opaque,
+};
 
 /// A network namespace (`struct net`).
 ///
@@ -25,22 +30,17 @@ unsafe impl Send for NetNs {}
 unsafe impl Sync for NetNs {}
 
 #[allow(improper_ctypes, reason = "C code sees a `struct net`")]
-// Safe: this is the signature of the shim, which takes any valid namespace. `preinit_net()`
+// Safe: these are the signatures of the shims, which take any valid namespace. `preinit_net()`
 // (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
+// maybe_get_net() (net_namespace.h) takes a reference only if the count is not yet zero.
 unsafe extern "C" {
+    safe fn shim_maybe_get_net(net: &NetNs) -> *mut raw::net;
     safe fn shim_net_cookie(net: &NetNs) -> u64;
 }
 
 /// Identifies a namespace. The kernel never reuses the number for another namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetNsCookie(u64);
-
-impl NetNsCookie {
-    /// Returns the number, as `SO_NETNS_COOKIE` reports it.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
 
 impl NetNs {
     /// Borrows a namespace from its pointer.
@@ -66,6 +66,35 @@ impl NetNs {
     pub fn cookie(&self) -> NetNsCookie {
         NetNsCookie(shim_net_cookie(self))
     }
+
+    /// Returns the device with this index in the namespace.
+    #[inline]
+    pub fn device<'a>(&self, ifindex: u32, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {
+        let ifindex = i32::try_from(ifindex).ok()?;
+        // SAFETY: The namespace is valid, and the guard holds the RCU read lock, as
+        // dev_get_by_index_rcu() (net/core/dev.c) requires. It returns null or a device that is
+        // valid while the guard exists.
+        unsafe {
+            let dev = raw::dev_get_by_index_rcu(self.as_raw(), ifindex);
+            (!dev.is_null()).then(|| NetDevice::from_raw(dev))
+        }
+    }
+
+    /// Returns the device that has this local address in the namespace.
+    pub fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
+        let _rcu = rcu::read_lock();
+        // SAFETY: The namespace is valid, and the RCU read lock is held, as ipv6_dev_find()
+        // (net/ipv6/addrconf.c) requires, and __ip_dev_find() (net/ipv4/devinet.c) of a caller that
+        // does not ask for a reference. They return null or a device that is valid under RCU, which
+        // is held while `ARef::from` takes a reference. ipv6_dev_find() accepts a null device.
+        unsafe {
+            let dev = match address {
+                IpAddr::V4(a) => raw::__ip_dev_find(self.as_raw(), u32::from_ne_bytes(*a), false),
+                IpAddr::V6(a) => raw::ipv6_dev_find(self.as_raw(), &in6(*a), ptr::null_mut()),
+            };
+            NonNull::new(dev).map(|dev| ARef::from(NetDevice::from_raw(dev.as_ptr())))
+        }
+    }
 }
 
 impl PartialEq for NetNs {
@@ -76,3 +105,30 @@ impl PartialEq for NetNs {
 }
 
 impl Eq for NetNs {}
+
+/// A reference that keeps a namespace from ending.
+pub struct NetRef(NonNull<raw::net>);
+
+impl core::ops::Deref for NetRef {
+    type Target = NetNs;
+    fn deref(&self) -> &NetNs {
+        // SAFETY: `self` holds a reference to the namespace.
+        unsafe { NetNs::from_raw(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for NetRef {
+    fn drop(&mut self) {
+        // SAFETY: Releases the reference that `get_net` took.
+        unsafe { raw::shim_put_net(self.0.as_ptr()) };
+    }
+}
+
+impl NetDevice {
+    /// Takes a reference that keeps the device's namespace from ending. Returns `None` if the
+    /// namespace has begun to end.
+    pub fn get_net(&self) -> Option<NetRef> {
+        let rcu = rcu::read_lock();
+        NonNull::new(shim_maybe_get_net(self.net(&rcu))).map(NetRef)
+    }
+}

@@ -4,15 +4,13 @@
 //!
 //! C header: `include/linux/skbuff.h`.
 
-use super::TxSkb;
-use crate::raw;
-use kernel::{
-    sync::{
-        atomic::{Acquire, Atomic, Full, Relaxed},
-        Arc,
-    },
-    time::{delay::fsleep, Delta},
+use super::{
+    skb::{shim_skb_shinfo, Skb},
+    TxSkb,
 };
+use crate::{raw, sync::Gate};
+use core::ffi::c_void;
+use kernel::sync::Arc;
 
 /// An owner of packets in this host's transmit queues.
 pub trait TxOwner: Send + Sync + 'static {
@@ -21,11 +19,16 @@ pub trait TxOwner: Send + Sync + 'static {
     fn packet_left(&self);
 }
 
-/// Number of packets that have an owner and have not left, or that are about to get one.
-static OWNED: Atomic<i64> = Atomic::new(0);
+/// Packets are inside from when they get an owner until they have left. Open while
+/// [`Prepared`](super::Prepared) exists.
+pub(super) static OWNED: Gate = Gate::closed();
 
-/// Whether packets may have owners: 0 or 1.
-static OPEN: Atomic<u32> = Atomic::new(0);
+/// Returns the address of the field for the argument of the destructor.
+#[inline]
+fn destructor_arg(skb: &Skb) -> *mut *mut c_void {
+    // SAFETY: The shared info is valid as long as the packet.
+    unsafe { &raw mut (*shim_skb_shinfo(skb)).__bindgen_anon_2.destructor_arg }
+}
 
 impl TxSkb {
     /// Gives the packet an owner, which is notified when the packet leaves. Returns whether it
@@ -33,21 +36,22 @@ impl TxSkb {
     /// exists.
     pub fn set_owner<T: TxOwner>(&mut self, owner: Arc<T>) -> bool {
         let skb = self.as_raw();
-        // Full ordering: either this thread sees that `close` has begun, or `close` sees the
-        // packet.
-        OWNED.fetch_add(1, Full);
+        let Some(inside) = OWNED.enter() else {
+            return false;
+        };
         // SAFETY: `self` owns the only reference to the packet (type invariant). The destructor
         // takes over the reference to the owner. The stack calls the destructor once, clears it,
         // and does not pass it to copies and clones (`skb_release_head_state()`, `skb_orphan()`,
         // `__skb_clone()`, net/core/skbuff.c).
         unsafe {
-            if OPEN.load(Relaxed) == 0 || raw::shim_skb_has_destructor(skb) {
-                OWNED.fetch_sub(1, Full);
+            if raw::shim_skb_has_destructor(skb) {
                 return false;
             }
-            raw::shim_skb_set_destructor_arg(skb, Arc::into_raw(owner).cast_mut().cast());
+            *destructor_arg(self.fields()) = Arc::into_raw(owner).cast_mut().cast();
             raw::shim_skb_set_destructor(skb, Some(destructor::<T>));
         }
+        // `destructor` leaves the gate.
+        core::mem::forget(inside);
         true
     }
 }
@@ -60,29 +64,25 @@ impl TxSkb {
 /// been taken yet.
 unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     // SAFETY: The stack is the only caller, once per packet (`skb_release_head_state()`,
-    // `skb_orphan()`, net/core/skbuff.c). The reference is the one that `set_owner` gave up.
-    // Nothing else writes to the field: only packets with `SKBFL_ZEROCOPY_ENABLE` use it
-    // differently, and `pskb_expand_head()` copies it.
-    let owner =
-        unsafe { Arc::from_raw(raw::shim_skb_destructor_arg(skb).cast::<T>().cast_const()) };
-    owner.packet_left();
-    drop(owner);
-    OWNED.fetch_sub(1, Full);
-}
-
-/// Allows packets to have owners.
-pub(super) fn open() {
-    OPEN.store(1, Relaxed);
+    // `skb_orphan()`, net/core/skbuff.c). The reference and the guard of the gate are those that
+    // `set_owner` gave up. Nothing else writes to the field: only packets with
+    // `SKBFL_ZEROCOPY_ENABLE` use it differently, and `pskb_expand_head()` copies it.
+    unsafe {
+        let owner = Arc::from_raw(
+            (*destructor_arg(Skb::from_raw(skb)))
+                .cast::<T>()
+                .cast_const(),
+        );
+        owner.packet_left();
+        drop(owner);
+        OWNED.leave();
+    }
 }
 
 /// Forbids new owners, and waits until no packet has an owner and no destructor runs, so that the
 /// module with the destructor can be unloaded. Sleeps.
 pub(super) fn close() {
-    // Full ordering, to pair with `set_owner`.
-    OPEN.xchg(0, Full);
-    while OWNED.load(Acquire) != 0 {
-        fsleep(Delta::from_millis(10));
-    }
+    OWNED.close();
     // A task that was preempted in a destructor after its last access has left it when
     // synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns.
     raw::safe::shim_synchronize_rcu_tasks();

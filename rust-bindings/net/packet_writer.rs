@@ -7,7 +7,7 @@ use crate::{
     crc32,
     vector::{self, Vector},
 };
-use core::{marker::PhantomData, slice};
+use core::{marker::PhantomData, ptr::NonNull, slice};
 use kernel::prelude::*;
 
 /// Memory that is written once, from start to end. It need not be initialised.
@@ -35,24 +35,33 @@ struct Sum {
 }
 
 impl<'a> PacketWriter<'a> {
-    /// Creates a writer for `len` bytes, all of them unwritten.
+    /// Has `fill` write `len` bytes. Those that it does not write become zero.
     ///
     /// # Safety
     ///
-    /// `start` is valid for writes of `len` bytes while the writer exists, and nothing else uses
-    /// these bytes.
+    /// `start` is valid for writes of `len` bytes during the call, and nothing else uses these
+    /// bytes.
     #[inline]
-    pub(crate) unsafe fn new(start: *mut u8, len: usize, vector: &'a Vector) -> Self {
+    pub(super) unsafe fn write<E>(
+        start: NonNull<u8>,
+        len: usize,
+        vector: &'a Vector,
+        fill: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
         // INVARIANT: The caller guarantees that the memory is valid and unshared; no byte is
         // filled.
-        Self {
-            start,
+        let mut writer = Self {
+            start: start.as_ptr(),
             filled: 0,
             len,
             sum: None,
             vector,
             _memory: PhantomData,
-        }
+        };
+        let result = fill(&mut writer);
+        // This cannot fail: exactly these bytes are left.
+        let _ = writer.push_zeros(writer.left());
+        result
     }
 
     /// Returns the number of bytes not yet written.
@@ -96,11 +105,8 @@ impl<'a> PacketWriter<'a> {
         }
     }
 
-    /// Appends the bytes of a header or a trailer, which are too few for the vector unit.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer than `bytes.len()` bytes left.
+    /// Appends the bytes of a header or a trailer, which are too few for the vector unit. Returns
+    /// `EMSGSIZE` if fewer bytes are left.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result {
         if bytes.len() > self.left() {
@@ -117,11 +123,8 @@ impl<'a> PacketWriter<'a> {
         Ok(())
     }
 
-    /// Appends the bytes of a fragment, which may change during the copy.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer bytes left.
+    /// Appends the bytes of a fragment, which may change during the copy. Returns `EMSGSIZE` if
+    /// fewer bytes are left.
     #[inline]
     pub(crate) fn push_fragment(&mut self, from: &Fragment<'_>) -> Result {
         let (source, len) = (from.as_ptr(), from.len());
@@ -152,11 +155,7 @@ impl<'a> PacketWriter<'a> {
         Ok(())
     }
 
-    /// Appends zeros.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer than `len` bytes left.
+    /// Appends zeros. Returns `EMSGSIZE` if fewer than `len` bytes are left.
     #[inline]
     pub fn push_zeros(&mut self, len: usize) -> Result {
         if len > self.left() {
@@ -167,13 +166,5 @@ impl<'a> PacketWriter<'a> {
         // INVARIANT: These bytes were initialised just above.
         self.filled = self.filled.wrapping_add(len);
         Ok(())
-    }
-
-    /// Writes zeros to the remaining bytes.
-    #[inline]
-    pub(crate) fn finish(mut self) {
-        let left = self.left();
-        // This cannot fail: exactly `left` bytes remain.
-        let _ = self.push_zeros(left);
     }
 }

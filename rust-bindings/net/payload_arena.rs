@@ -24,21 +24,9 @@ pub struct PayloadArena {
 unsafe impl Send for PayloadArena {}
 
 impl PayloadArena {
-    /// Creates an empty buffer.
-    #[inline]
-    pub const fn new() -> Self {
-        Self {
-            block: None,
-            used: 0,
-        }
-    }
-
     /// Appends `len` bytes that `fill` writes, and returns their offset. Bytes that it does not
-    /// write are zero. If `fill` fails, nothing is appended. Any context.
-    ///
-    /// # Errors
-    ///
-    /// `EMSGSIZE`: there are fewer than `len` bytes left. `ENOMEM`.
+    /// write are zero. If `fill` fails, nothing is appended. Returns `EMSGSIZE` if fewer than `len`
+    /// bytes are left. Any context.
     #[inline]
     pub fn append<E>(
         &mut self,
@@ -51,21 +39,15 @@ impl PayloadArena {
         }
         let block = match self.block {
             Some(block) => block,
-            None => {
-                // INVARIANT: `take` has returned the block with a reference for `self`; no bytes
-                // are used.
-                let block = blocks::take()?;
-                self.block = Some(block);
-                block
-            }
+            // INVARIANT: `take` has returned the block with a reference for `self`; no bytes are
+            // used.
+            None => *self.block.insert(blocks::take()?),
         };
         let start = self.used;
         // SAFETY: By the type invariant, `self` owns the block, which has `len` bytes after the
         // used ones.
-        let mut writer = unsafe { PacketWriter::new(block.as_ptr().add(start), len, vector) };
-        let result = fill(&mut writer);
-        writer.finish();
-        // INVARIANT: `finish` has initialised the bytes that `fill` did not write.
+        let result = unsafe { PacketWriter::write(block.add(start), len, vector, fill) };
+        // INVARIANT: `write` has initialised all `len` bytes.
         Ok(result.map(|()| {
             self.used = start.wrapping_add(len);
             start
@@ -110,7 +92,7 @@ mod tests {
     fn bytes_stay_where_they_are() -> Result {
         let _guard = BhGuard::new();
         let vector = Vector::new();
-        let mut arena = PayloadArena::new();
+        let mut arena = PayloadArena::default();
         let mut starts = KVec::new();
         for number in 0..7u8 {
             let filled = arena.append(4096, &vector, |writer| writer.push(&[number; 4000]))?;

@@ -4,8 +4,8 @@
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
-use super::{IpAddr, IpVersion, NetDevice};
-use crate::{errno::host_unreachable, raw};
+use super::{addr::in6, IpAddr, IpVersion, NetDevice};
+use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
     error::{code::*, from_err_ptr, to_result, Result},
@@ -51,91 +51,68 @@ unsafe impl Send for Route {}
 unsafe impl Sync for Route {}
 
 impl Route {
-    /// Looks up a route out through `dev`. Any context but a hard interrupt.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the stack, such as `EHOSTUNREACH` or `ENETUNREACH`. `EINVAL`: the addresses are of
-    /// different versions.
+    /// Looks up a route out through `dev`. Returns `EINVAL` if the addresses are of different
+    /// versions, or an error of the stack, such as `EHOSTUNREACH` or `ENETUNREACH`. Any context but
+    /// a hard interrupt.
     pub fn lookup(dev: &NetDevice, flow: &Flow) -> Result<Self> {
-        match (flow.source, flow.destination) {
+        let guard = rcu::read_lock();
+        let net = dev.net(&guard).as_raw();
+        let (source_port, destination_port) =
+            (flow.source_port.to_be(), flow.destination_port.to_be());
+        let dst = match (flow.source, flow.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                Self::lookup_v4(dev, flow, source, destination)
+                let mut fl4: raw::flowi4 = pin_init::zeroed();
+                // SAFETY: `fl4` is valid, and the namespace is valid under RCU.
+                // `ip_route_output_flow` (net/ipv4/route.c) accepts a null socket. It returns an
+                // error or a reference that the caller owns; the shim takes the address of a field
+                // of it.
+                unsafe {
+                    raw::shim_flowi4_init(
+                        &mut fl4,
+                        dev.ifindex(),
+                        flow.mark,
+                        flow.tos,
+                        u32::from_ne_bytes(source),
+                        u32::from_ne_bytes(destination),
+                        source_port,
+                        destination_port,
+                    );
+                    let rt = raw::ip_route_output_flow(net, &mut fl4, ptr::null());
+                    raw::shim_rtable_dst(from_err_ptr(rt)?)
+                }
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                Self::lookup_v6(dev, flow, source, destination)
+                let mut fl6: raw::flowi6 = pin_init::zeroed();
+                fl6.__fl_common.flowic_oif = dev.ifindex();
+                fl6.__fl_common.flowic_mark = flow.mark;
+                fl6.__fl_common.flowic_proto = IPPROTO_UDP;
+                fl6.saddr = in6(source);
+                fl6.daddr = in6(destination);
+                fl6.uli.ports.sport = source_port;
+                fl6.uli.ports.dport = destination_port;
+                // SAFETY: `fl6` is valid, and the namespace is valid under RCU.
+                // `ip6_dst_lookup_flow` (net/ipv6/ip6_output.c) accepts a null socket. It returns
+                // an error or a reference that the caller owns.
+                from_err_ptr(unsafe {
+                    fl6.flowlabel = raw::shim_ip6_make_flowinfo(u32::from(flow.tos));
+                    raw::ip6_dst_lookup_flow(net, ptr::null(), &mut fl6, ptr::null())
+                })?
             }
-            _ => Err(EINVAL),
-        }
-    }
-
-    fn lookup_v4(
-        dev: &NetDevice,
-        flow: &Flow,
-        source: [u8; 4],
-        destination: [u8; 4],
-    ) -> Result<Self> {
-        let guard = rcu::read_lock();
-        let mut fl4: raw::flowi4 = pin_init::zeroed();
-        // SAFETY: `fl4` is valid, and the namespace is valid under RCU. `ip_route_output_flow`
-        // (net/ipv4/route.c) accepts a null socket. It returns an error or a reference that the
-        // caller owns; the shim takes the address of a field of it.
-        let dst = unsafe {
-            raw::shim_flowi4_init(
-                &mut fl4,
-                dev.ifindex(),
-                flow.mark,
-                flow.tos,
-                u32::from_ne_bytes(source),
-                u32::from_ne_bytes(destination),
-                flow.source_port.to_be(),
-                flow.destination_port.to_be(),
-            );
-            let rt = raw::ip_route_output_flow(dev.net(&guard).as_raw(), &mut fl4, ptr::null());
-            raw::shim_rtable_dst(from_err_ptr(rt)?)
+            _ => return Err(EINVAL),
         };
-        // INVARIANT: The reference to `rt` is the reference to its `dst`.
-        Ok(Self {
-            dst: NonNull::new(dst).ok_or_else(host_unreachable)?,
-            cookie: 0,
-            version: IpVersion::V4,
-        })
-    }
-
-    fn lookup_v6(
-        dev: &NetDevice,
-        flow: &Flow,
-        source: [u8; 16],
-        destination: [u8; 16],
-    ) -> Result<Self> {
-        let guard = rcu::read_lock();
-        let mut fl6: raw::flowi6 = pin_init::zeroed();
-        fl6.__fl_common.flowic_oif = dev.ifindex();
-        fl6.__fl_common.flowic_mark = flow.mark;
-        fl6.__fl_common.flowic_proto = IPPROTO_UDP;
-        fl6.saddr.in6_u.u6_addr8 = source;
-        fl6.daddr.in6_u.u6_addr8 = destination;
-        fl6.uli.ports.sport = flow.source_port.to_be();
-        fl6.uli.ports.dport = flow.destination_port.to_be();
-        // SAFETY: `fl6` is valid, and the namespace is valid under RCU. `ip6_dst_lookup_flow`
-        // (net/ipv6/ip6_output.c) accepts a null socket. It returns an error or a reference that
-        // the caller owns.
-        let dst = unsafe {
-            fl6.flowlabel = raw::shim_ip6_make_flowinfo(u32::from(flow.tos));
-            raw::ip6_dst_lookup_flow(dev.net(&guard).as_raw(), ptr::null(), &mut fl6, ptr::null())
-        };
-        let dst = NonNull::new(from_err_ptr(dst)?).ok_or_else(host_unreachable)?;
-        // INVARIANT: `ip6_dst_lookup_flow` returned a reference to an IPv6 route.
+        // INVARIANT: `dst` is a reference to a route of this version.
         let mut route = Self {
-            dst,
+            dst: NonNull::new(dst).ok_or(EINVAL)?,
             cookie: 0,
-            version: IpVersion::V6,
+            version: flow.source.version(),
         };
-        // SAFETY: `route` owns `dst`, an IPv6 route. The `error` of an unreachable route is its
-        // errno.
+        // SAFETY: `route` owns `dst`. The `error` of an unreachable route is its errno. A route of
+        // IPv6 has a cookie.
         unsafe {
-            to_result(raw::shim_dst_error(dst.as_ptr()))?;
-            route.cookie = raw::shim_rt6_get_cookie(dst.as_ptr());
+            to_result(raw::shim_dst_error(dst))?;
+            if route.version == IpVersion::V6 {
+                route.cookie = raw::shim_rt6_get_cookie(dst);
+            }
         }
         Ok(route)
     }

@@ -6,7 +6,7 @@
 
 use super::{
     datagram::Fragment,
-    skb::{shim_skb_headlen, shim_skb_tskey, Skb},
+    skb::{shim_skb_headlen, shim_skb_shinfo, Skb},
     IpAddr, IpVersion, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
@@ -139,16 +139,11 @@ impl RxSkb {
 
     /// Returns the Ethernet source address if the packet arrived over Ethernet.
     pub fn source_mac(&self) -> Option<[u8; 6]> {
-        // SAFETY: `self` owns a reference to the packet (type invariant). If the MAC header was set
-        // and has at least the length of an Ethernet header, the latter precedes the network
-        // header.
+        // SAFETY: `self` owns a reference to the packet (type invariant). A MAC header with the
+        // length of an Ethernet header precedes the network header.
         unsafe {
-            if !raw::shim_skb_mac_header_was_set(self.as_raw())
-                || raw::shim_skb_mac_header_len(self.as_raw()) < raw::ETH_HLEN
-            {
-                return None;
-            }
-            Some(*raw::shim_eth_source(self.as_raw()).cast())
+            raw::shim_skb_has_eth_header(self.as_raw())
+                .then(|| *raw::shim_eth_source(self.as_raw()).cast())
         }
     }
 
@@ -158,7 +153,8 @@ impl RxSkb {
     /// [`TxSkb::set_timestamp_key`]: super::TxSkb::set_timestamp_key
     #[inline]
     pub fn timestamp_key(&self) -> u32 {
-        shim_skb_tskey(self.fields())
+        // SAFETY: `self` owns a reference to the packet (type invariant).
+        unsafe { (*shim_skb_shinfo(self.fields())).tskey }
     }
 
     /// Returns whether IP, UDP and the packet agree on the length. (UDP trims bytes beyond its own
@@ -203,39 +199,21 @@ impl RxSkb {
         }
     }
 
-    /// Checks that `len` bytes at `offset` are inside the payload. Returns `EINVAL` if not.
-    #[inline]
-    pub(super) fn check_range(&self, offset: usize, len: usize) -> Result {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.payload_len() => Ok(()),
-            _ => Err(EINVAL),
-        }
-    }
-
-    /// Copies `destination.len()` bytes of the payload, starting at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: it is in memory that only the
-    /// device can read.
+    /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EFAULT` if
+    /// they are not inside the payload, or in memory that only the device can read.
     #[inline]
     pub(super) fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
-        self.check_range(offset, destination.len())?;
-        let (from, to) = (i32::try_from(offset)?, i32::try_from(destination.len())?);
+        let (from, len) = (i32::try_from(offset)?, i32::try_from(destination.len())?);
         // SAFETY: `self` owns a reference to the packet (type invariant), and `destination` is
-        // valid for writes of `to` bytes.
+        // valid for writes of `len` bytes. `skb_copy_bits()` (net/core/skbuff.c) refuses a range
+        // outside the packet.
         to_result(unsafe {
-            raw::skb_copy_bits(self.as_raw(), from, destination.as_mut_ptr().cast(), to)
+            raw::skb_copy_bits(self.as_raw(), from, destination.as_mut_ptr().cast(), len)
         })
     }
 
-    /// Calls `f` in order for each piece of memory that holds `len` bytes of the payload at
-    /// `offset`. `f` must not sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range is not inside the payload. `EFAULT`: a part of it is in memory that only
-    /// the device can read; `f` may have been called for the bytes before that part.
+    /// Calls `f` for `len` bytes of the payload at `offset`, like
+    /// [`Datagram::for_each`](super::Datagram::for_each).
     pub(super) fn for_each(
         &self,
         offset: usize,
@@ -243,9 +221,10 @@ impl RxSkb {
         vector: &Vector,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
-        self.check_range(offset, len)?;
-        // `check_range` has ruled out an overflow.
-        let end = offset.wrapping_add(len);
+        let end = offset.checked_add(len).ok_or(EINVAL)?;
+        if end > self.payload_len() {
+            return Err(EINVAL);
+        }
         let (from, to) = (u32::try_from(offset)?, u32::try_from(end)?);
         let mut state: raw::skb_seq_state = pin_init::zeroed();
         // SAFETY: `self` owns a reference to the packet (type invariant), and the range is inside

@@ -7,7 +7,7 @@
 use super::IpVersion;
 use crate::raw;
 use kernel::{
-    ffi::{c_int, c_uint, c_ushort},
+    ffi::{c_int, c_uint},
     types::Opaque,
 };
 
@@ -24,13 +24,10 @@ pub(super) struct Skb(Opaque<raw::sk_buff>);
 // `&Skb` points to (type invariant, `repr(transparent)`).
 unsafe extern "C" {
     pub(super) safe fn shim_skb_dev(skb: &Skb) -> *mut raw::net_device;
-    pub(super) safe fn shim_skb_gso_segs(skb: &Skb) -> c_ushort;
-    pub(super) safe fn shim_skb_gso_size(skb: &Skb) -> c_ushort;
-    pub(super) safe fn shim_skb_gso_type(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_headlen(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_headroom(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_nr_frags(skb: &Skb) -> u8;
-    pub(super) safe fn shim_skb_tskey(skb: &Skb) -> u32;
+    pub(super) safe fn shim_skb_shinfo(skb: &Skb) -> *mut raw::skb_shared_info;
     safe fn shim_skb_protocol(skb: &Skb) -> u16;
     safe fn shim_skb_tailroom(skb: &Skb) -> c_int;
 }

@@ -7,8 +7,8 @@
 use super::{
     blocks,
     device::shim_ll_reserved_space,
-    skb::{shim_skb_gso_segs, shim_skb_gso_size, shim_skb_headroom, shim_skb_nr_frags, Skb},
-    IpVersion, PacketWriter, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
+    skb::{shim_skb_headroom, shim_skb_nr_frags, shim_skb_shinfo, Skb},
+    IpVersion, PacketWriter, Route, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
 use core::ptr::NonNull;
@@ -44,18 +44,16 @@ pub(super) struct OnTheWire {
 }
 
 impl TxSkb {
-    /// Allocates a packet with room for `capacity` bytes of linear payload, and headroom for the
-    /// headers that the route needs. Returns `None` if there is no memory. Any context.
+    /// Allocates a packet with headroom for the headers that the route needs, and with room for
+    /// `capacity` bytes of linear payload. If that is `None`, all payload goes into page fragments.
+    /// Returns `None` if there is no memory. Any context.
     #[inline]
-    pub fn new(route: &Route, capacity: usize) -> Option<Self> {
+    pub fn new(route: &Route, capacity: Option<usize>) -> Option<Self> {
         let guard = rcu::read_lock();
         let link = shim_ll_reserved_space(route.device(&guard));
-        let ip = match route.version() {
-            IpVersion::V4 => IPV4_HEADER,
-            IpVersion::V6 => IPV6_HEADER,
-        };
-        let headroom = link.checked_add(ip.wrapping_add(UDP_HEADER) as u32)?;
-        let size = headroom.checked_add(u32::try_from(capacity).ok()?)?;
+        let headers = route.version().header_len().wrapping_add(UDP_HEADER);
+        let headroom = link.checked_add(headers as u32)?;
+        let size = headroom.checked_add(u32::try_from(capacity.unwrap_or(0)).ok()?)?;
         let skb = Self::allocate(size)?;
         // SAFETY: `skb_reserve` requires an empty packet with that much tailroom, which the
         // allocation has just provided.
@@ -65,7 +63,7 @@ impl TxSkb {
         Some(Self {
             skb,
             block: None,
-            paged: false,
+            paged: capacity.is_none(),
         })
     }
 
@@ -93,15 +91,6 @@ impl TxSkb {
         }
     }
 
-    /// Allocates a packet whose payload goes into page fragments only. Returns `None` if there is
-    /// no memory. Any context.
-    #[inline]
-    pub fn new_paged(route: &Route) -> Option<Self> {
-        let mut new = Self::new(route, 0)?;
-        new.paged = true;
-        Some(new)
-    }
-
     /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
@@ -109,7 +98,7 @@ impl TxSkb {
     }
 
     #[inline]
-    fn fields(&self) -> &Skb {
+    pub(super) fn fields(&self) -> &Skb {
         // SAFETY: `self` owns the packet (type invariant).
         unsafe { Skb::from_raw(self.as_raw()) }
     }
@@ -177,9 +166,7 @@ impl TxSkb {
             _ => (blocks::take()?, 0),
         };
         // SAFETY: `self` owns the memory, and nothing else uses its `len` bytes from `used` on.
-        let mut writer = unsafe { PacketWriter::new(block.as_ptr().add(used), len, vector) };
-        let result = fill(&mut writer);
-        writer.finish();
+        let result = unsafe { PacketWriter::write(block.add(used), len, vector, fill) };
         match (linear, result.is_ok()) {
             (true, true) => {}
             // SAFETY: `self` owns the packet, and it is linear, as `skb_trim` (net/core/skbuff.c)
@@ -207,9 +194,8 @@ impl TxSkb {
                 (*skb).len = (*skb).len.wrapping_add(len as u32);
                 (*skb).data_len = (*skb).data_len.wrapping_add(len as u32);
             } else {
-                let page = raw::shim_virt_to_page(block.as_ptr().cast());
-                let (skb, size) = (self.as_raw(), blocks::SIZE as u32);
-                raw::shim_skb_add_page(skb, count, page, 0, len as i32, size);
+                let (block, size) = (block.as_ptr().cast(), blocks::SIZE as u32);
+                raw::shim_skb_add_block(self.as_raw(), count, block, len as i32, size);
             }
         }
         // INVARIANT: The last fragment now uses `used + len` bytes of the block.
@@ -233,11 +219,8 @@ impl TxSkb {
     /// `size` bytes of payload except the last. The stack segments it if necessary, and gives each
     /// datagram its lengths, the next IPv4 Identification and a UDP checksum. If the packet arrives
     /// unsegmented, as over a veth, it goes to sockets that accept GSO packets
-    /// ([`RxSkb::datagrams`](super::RxSkb::datagrams)).
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the headers were not written, or `size` or `count` is 0.
+    /// ([`RxSkb::datagrams`](super::RxSkb::datagrams)). Returns `EINVAL` if the headers were not
+    /// written, or if `size` or `count` is 0.
     pub fn segment(&mut self, route: &Route, size: u16, count: u16) -> Result {
         if size == 0 || count == 0 {
             return Err(EINVAL);
@@ -252,25 +235,24 @@ impl TxSkb {
             if !raw::shim_skb_has_dst(skb) || ip != (*skb).data {
                 return Err(EINVAL);
             }
-            let len = (*skb).len as usize;
+            let udp = self.len().checked_sub(route.version().header_len());
+            let udp = udp.ok_or(EINVAL)? as i32;
             match route.version() {
                 IpVersion::V4 => {
-                    let udp = len.checked_sub(IPV4_HEADER).ok_or(EINVAL)?;
                     let source = ip.add(12).cast::<u32>().read_unaligned();
                     let destination = ip.add(16).cast::<u32>().read_unaligned();
-                    raw::udp_set_csum(false, skb, source, destination, udp as i32);
+                    raw::udp_set_csum(false, skb, source, destination, udp);
                 }
                 IpVersion::V6 => {
-                    let udp = len.checked_sub(IPV6_HEADER).ok_or(EINVAL)?;
-                    raw::udp6_set_csum(false, skb, ip.add(8).cast(), ip.add(24).cast(), udp as i32);
+                    raw::udp6_set_csum(false, skb, ip.add(8).cast(), ip.add(24).cast(), udp);
                 }
             }
-            raw::shim_skb_set_gso_size(skb, size);
-            raw::shim_skb_set_gso_segs(skb, count);
+            let shared = shim_skb_shinfo(self.fields());
+            (*shared).gso_size = size;
+            (*shared).gso_segs = count;
             // SKB_GSO_UDP_TUNNEL lets an encapsulation socket receive the packet unsegmented
             // (udp_unexpected_gso() in include/linux/udp.h).
-            let kind = raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_UDP_TUNNEL;
-            raw::shim_skb_set_gso_type(skb, kind as u32);
+            (*shared).gso_type = (raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_UDP_TUNNEL) as u32;
         }
         Ok(())
     }
@@ -280,21 +262,20 @@ impl TxSkb {
     #[inline]
     pub fn set_timestamp_key(&mut self, key: u32) {
         // SAFETY: `self` owns the only reference to the packet (type invariant).
-        unsafe { raw::shim_skb_set_tskey(self.as_raw(), key) };
+        unsafe { (*shim_skb_shinfo(self.fields())).tskey = key };
     }
 
     /// Returns the number and size of the IP packets on the wire.
     pub(super) fn on_the_wire(&self) -> OnTheWire {
-        let skb = self.fields();
-        let (segments, len) = (u32::from(shim_skb_gso_segs(skb)).max(1), skb.len());
-        let ip = match skb.version() {
-            IpVersion::V4 => IPV4_HEADER,
-            IpVersion::V6 => IPV6_HEADER,
-        };
-        let headers = ip.wrapping_add(UDP_HEADER) as u32;
+        let (skb, len) = (self.fields(), self.fields().len());
+        let shared = shim_skb_shinfo(skb);
+        // SAFETY: `self` owns the packet (type invariant).
+        let (segments, size) = unsafe { ((*shared).gso_segs, (*shared).gso_size) };
+        let segments = u32::from(segments).max(1);
+        let headers = skb.version().header_len().wrapping_add(UDP_HEADER) as u32;
         let longest = match segments {
             1 => len,
-            _ => u32::from(shim_skb_gso_size(skb)).wrapping_add(headers),
+            _ => u32::from(size).wrapping_add(headers),
         };
         OnTheWire {
             packets: segments,
@@ -306,53 +287,23 @@ impl TxSkb {
         }
     }
 
-    /// Writes the IPv4 and UDP headers, and sets the route.
+    /// Writes the IP and UDP headers, and sets the route. `ip` has no options or extension headers.
     ///
-    /// IP writes the total length and the header checksum itself and sends the rest unchanged. A
-    /// UDP checksum of zero means none.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the route is not IPv4, or the headers have already been written.
+    /// IP writes its length and the IPv4 header checksum itself, and sends the rest unchanged. A
+    /// UDP checksum of zero means none, which RFC 6935 allows for tunnels over IPv6. Returns
+    /// `EINVAL` if `ip` is not as long as the header of the route's IP version, or if the headers
+    /// have already been written.
     #[inline]
-    pub fn finish_v4(
-        &mut self,
-        route: &Route,
-        ip: &[u8; IPV4_HEADER],
-        udp: &[u8; UDP_HEADER],
-    ) -> Result {
-        if route.version() != IpVersion::V4 {
+    pub fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8; UDP_HEADER]) -> Result {
+        let version = route.version();
+        let headroom = shim_skb_headroom(self.fields()) as usize;
+        if ip.len() != version.header_len() || headroom < ip.len().wrapping_add(UDP_HEADER) {
             return Err(EINVAL);
         }
-        self.finish(route, ip, udp, raw::ETH_P_IP as u16)
-    }
-
-    /// Writes the IPv6 and UDP headers, and sets the route.
-    ///
-    /// IP writes the payload length itself and sends the rest unchanged. A UDP checksum of zero
-    /// means none, which RFC 6935 allows for tunnels.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the route is not IPv6, or the headers have already been written.
-    #[inline]
-    pub fn finish_v6(
-        &mut self,
-        route: &Route,
-        ip: &[u8; IPV6_HEADER],
-        udp: &[u8; UDP_HEADER],
-    ) -> Result {
-        if route.version() != IpVersion::V6 {
-            return Err(EINVAL);
-        }
-        self.finish(route, ip, udp, raw::ETH_P_IPV6 as u16)
-    }
-
-    #[inline]
-    fn finish(&mut self, route: &Route, ip: &[u8], udp: &[u8], protocol: u16) -> Result {
-        if (shim_skb_headroom(self.fields()) as usize) < ip.len().saturating_add(udp.len()) {
-            return Err(EINVAL);
-        }
+        let protocol = match version {
+            IpVersion::V4 => raw::ETH_P_IP as u16,
+            IpVersion::V6 => raw::ETH_P_IPV6 as u16,
+        };
         let skb = self.as_raw();
         // SAFETY: `self` owns the packet, which has headroom for both headers (checked above), and
         // all of that is written. The packet gets its own reference to the route.
@@ -365,7 +316,6 @@ impl TxSkb {
             raw::shim_skb_reset_network_header(skb);
             raw::shim_skb_set_protocol(skb, protocol.to_be());
             raw::shim_skb_dst_drop(skb);
-            raw::shim_dst_hold(route.as_raw());
             raw::shim_skb_dst_set(skb, route.as_raw());
         }
         Ok(())

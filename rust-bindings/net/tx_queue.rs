@@ -10,18 +10,17 @@ use core::{
     mem::offset_of,
     ptr::{self, NonNull},
 };
-use kernel::sync::rcu;
+use kernel::{error::code::EMSGSIZE, sync::rcu};
 
 /// A queue of finished packets, filled with a lock held and sent without it.
 ///
 /// # Invariants
 ///
-/// `head` starts a list of `len` packets, linked by `next`, that came from [`TxSkb::into_raw`].
-/// `tail` is the last of them, or null if the list is empty.
+/// `head` starts a list of packets, linked by `next`, that came from [`TxSkb::into_raw`]. `tail` is
+/// the last of them, or null if the list is empty.
 pub struct TxQueue {
     head: *mut raw::sk_buff,
     tail: *mut raw::sk_buff,
-    len: usize,
 }
 
 // SAFETY: Packets do not belong to a thread.
@@ -52,25 +51,10 @@ fn next(skb: *mut raw::sk_buff) -> *mut *mut raw::sk_buff {
 }
 
 impl TxQueue {
-    /// Creates an empty queue.
-    pub const fn new() -> Self {
-        Self {
-            head: ptr::null_mut(),
-            tail: ptr::null_mut(),
-            len: 0,
-        }
-    }
-
-    /// Returns the number of packets in the queue.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.head.is_null()
     }
 
     /// Appends a packet whose headers have been written.
@@ -89,14 +73,12 @@ impl TxQueue {
         }
         // INVARIANT: The list has one more packet, which is its last.
         self.tail = skb;
-        self.len = self.len.wrapping_add(1);
     }
 
     /// Removes the first packet and returns it.
     #[inline]
     fn pop(&mut self) -> Option<TxSkb> {
         let skb = NonNull::new(self.head)?;
-        self.len = self.len.wrapping_sub(1);
         // SAFETY: By the type invariant, the queue owns the packet, which came from `into_raw`. It
         // is removed from the list.
         unsafe {
@@ -108,24 +90,6 @@ impl TxQueue {
             }
             Some(TxSkb::from_raw(skb))
         }
-    }
-
-    /// Appends all packets of another queue.
-    pub fn append(&mut self, other: &mut TxQueue) {
-        let other = core::mem::take(other);
-        if other.head.is_null() {
-            return;
-        }
-        if self.tail.is_null() {
-            self.head = other.head;
-        } else {
-            // SAFETY: The queue owns `tail` (type invariant).
-            unsafe { *next(self.tail) = other.head };
-        }
-        // INVARIANT: The lists are linked, and `other` is forgotten below.
-        self.tail = other.tail;
-        self.len = self.len.wrapping_add(other.len);
-        core::mem::forget(other);
     }
 
     /// Passes all packets to IP. Callable in any context except a hard interrupt, but not with a
@@ -146,16 +110,16 @@ impl TxQueue {
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
             let wire = skb.on_the_wire();
-            match xmit(skb, wire.longest) {
-                Xmit::Taken => {
-                    stats.sent = stats.sent.wrapping_add(wire.packets);
-                    stats.bytes = stats.bytes.wrapping_add(wire.bytes);
-                }
-                Xmit::NoRoom => {
-                    stats.dropped = stats.dropped.wrapping_add(wire.packets);
-                    stats.no_room = stats.no_room.wrapping_add(wire.packets);
-                }
-                Xmit::Dropped => stats.dropped = stats.dropped.wrapping_add(wire.packets),
+            let result = xmit(skb, wire.longest);
+            // NET_XMIT_CN: the packet was accepted, and the queue is filling up (`net_xmit_eval`).
+            if result == 0 || result == raw::NET_XMIT_CN as i32 {
+                stats.sent = stats.sent.wrapping_add(wire.packets);
+                stats.bytes = stats.bytes.wrapping_add(wire.bytes);
+                continue;
+            }
+            stats.dropped = stats.dropped.wrapping_add(wire.packets);
+            if result == raw::NET_XMIT_DROP as i32 {
+                stats.no_room = stats.no_room.wrapping_add(wire.packets);
             }
         }
         stats
@@ -167,27 +131,20 @@ impl TxQueue {
 /// minimum MTU of IPv6 is larger.
 const MIN_ROUTE_MTU: u32 = 552;
 
-/// The outcome of passing a packet to IP.
-enum Xmit {
-    Taken,
-    /// A queueing discipline had no room for it.
-    NoRoom,
-    Dropped,
-}
-
-/// Passes a packet to IP. `longest` is that of [`OnTheWire`](super::tx::OnTheWire). The caller has
-/// softirqs disabled and holds the RCU read lock.
-fn xmit(skb: TxSkb, longest: u32) -> Xmit {
+/// Passes a packet to IP. `longest` is that of [`OnTheWire`](super::tx::OnTheWire). Returns a
+/// `NET_XMIT_*` code or a negative error number. The caller has softirqs disabled and holds the RCU
+/// read lock.
+fn xmit(skb: TxSkb, longest: u32) -> i32 {
     // SAFETY: `skb` owns the packet (type invariant). If it has a route, it starts with an IP
     // header of the version in its `protocol`: `finish` of `TxSkb` sets all three. `dst_mtu`
     // (include/net/dst.h) requires RCU, which the caller holds, and under which the route's
     // namespace is valid. `ip_local_out` and `ip6_local_out` consume the packet in any case and
     // accept a null socket.
-    let result = unsafe {
+    unsafe {
         if !raw::shim_skb_has_dst(skb.as_raw())
             || longest > MIN_ROUTE_MTU && longest > raw::shim_skb_dst_mtu(skb.as_raw())
         {
-            return Xmit::Dropped;
+            return EMSGSIZE.to_errno();
         }
         let skb = skb.into_raw();
         let protocol = u16::from_be(raw::shim_skb_protocol(skb));
@@ -197,20 +154,16 @@ fn xmit(skb: TxSkb, longest: u32) -> Xmit {
         } else {
             raw::ip_local_out(net, ptr::null_mut(), skb)
         }
-    };
-    const CN: i32 = raw::NET_XMIT_CN as i32;
-    const DROP: i32 = raw::NET_XMIT_DROP as i32;
-    match result {
-        // NET_XMIT_CN: the packet was accepted, and the queue is filling up (`net_xmit_eval`).
-        0 | CN => Xmit::Taken,
-        DROP => Xmit::NoRoom,
-        _ => Xmit::Dropped,
     }
 }
 
 impl Default for TxQueue {
+    /// Creates an empty queue.
     fn default() -> Self {
-        Self::new()
+        Self {
+            head: ptr::null_mut(),
+            tail: ptr::null_mut(),
+        }
     }
 }
 

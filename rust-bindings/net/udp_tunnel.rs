@@ -5,7 +5,6 @@
 //! C header: `include/net/udp_tunnel.h`.
 
 use super::{
-    lockdep,
     net_exit::{self, Owned},
     skb::shim_skb_dev,
     IpVersion, NetDevice, NetRef, RxSkb,
@@ -15,6 +14,7 @@ use core::{ffi::c_int, ptr};
 use kernel::{
     error::to_result,
     prelude::*,
+    static_lock_class,
     sync::{
         atomic::{Atomic, Full},
         Arc,
@@ -61,11 +61,7 @@ unsafe impl Send for UdpTunnels {}
 unsafe impl Sync for UdpTunnels {}
 
 impl UdpTunnels {
-    /// Registers the handler, once per module. Sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: the module has already registered. `ENOMEM`.
+    /// Registers the handler, once per module. Returns `EBUSY` on the second call. Sleeps.
     pub fn register() -> Result<Arc<Self>> {
         if REGISTERED.xchg(1, Full) != 0 {
             return Err(EBUSY);
@@ -166,8 +162,8 @@ impl<H: UdpReceive> UdpTunnelSocket<H> {
             // function owns. The handler has the alignment that user data requires, and it lives
             // for an RCU grace period after the socket was released (see `drop`).
             unsafe {
-                let sk = raw::shim_socket_sk(sock);
-                lockdep::reclassify(sk, version);
+                let sk = (*sock).sk;
+                reclassify(sk, version);
                 raw::setup_udp_tunnel_sock(net.as_raw(), sk, &mut tunnel);
                 raw::shim_udp_accept_gso(sk);
                 Ok(Owned::Socket(sk))
@@ -188,6 +184,49 @@ impl<H: UdpReceive> Drop for UdpTunnelSocket<H> {
     fn drop(&mut self) {
         // Releasing clears the user data, which is read inside RCU read-side sections.
         net_exit::release(self.id);
+    }
+}
+
+/// Gives the lock of a socket its own class.
+///
+/// All sockets of an address family share one lock class. This kernel socket is created and
+/// released under locks that are also held while user sockets are locked: RTNL, and locks of an
+/// upper layer that can run over TCP as well as over this socket. In a shared class, lockdep would
+/// report cycles that cannot occur.
+///
+/// # Safety
+///
+/// `sk` is a valid socket that is not locked and that nothing can look up. It is released before
+/// the module is unloaded.
+unsafe fn reclassify(sk: *mut raw::sock, version: IpVersion) {
+    let (slock_name, slock_key, sock_name, sock_key) = match version {
+        IpVersion::V4 => (
+            c"slock-AF_INET-UDP-TUNNEL",
+            static_lock_class!(),
+            c"sk_lock-AF_INET-UDP-TUNNEL",
+            static_lock_class!(),
+        ),
+        IpVersion::V6 => (
+            c"slock-AF_INET6-UDP-TUNNEL",
+            static_lock_class!(),
+            c"sk_lock-AF_INET6-UDP-TUNNEL",
+            static_lock_class!(),
+        ),
+    };
+    // SAFETY: The caller guarantees that the socket is not in use; keys and names are static. The
+    // macro takes a reference to the module to protect the keys. That reference would keep the
+    // module loaded forever. The socket does not outlive the module, so the reference is dropped
+    // here.
+    unsafe {
+        raw::shim_sock_lock_init_class_and_name(
+            sk,
+            slock_name.as_char_ptr(),
+            slock_key.as_ptr(),
+            sock_name.as_char_ptr(),
+            sock_key.as_ptr(),
+        );
+        raw::shim_sk_owner_put(sk);
+        raw::shim_sk_owner_clear(sk);
     }
 }
 

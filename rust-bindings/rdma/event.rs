@@ -6,16 +6,14 @@
 //! driver may run longer than that. So drivers report events through a target, which this module
 //! closes first. Closing waits for running callbacks, and later events are dropped.
 
-use crate::{raw, sync::CallbackGate};
+use crate::{raw, sync::Gate};
 use core::ptr::NonNull;
 use kernel::{ffi::c_void, prelude::*, sync::Arc};
 
 /// The destination of the events of an ib_core object `I`.
-#[pin_data]
 pub struct Target<I> {
     object: NonNull<I>,
-    #[pin]
-    gate: CallbackGate,
+    gate: Gate,
 }
 
 /// The destination of the events of a completion queue.
@@ -38,13 +36,8 @@ impl<I> Target<I> {
     ///
     /// `object` stays valid until `close` is called.
     pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                object,
-                gate <- CallbackGate::new(),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
+        let gate = Gate::open();
+        Ok(Arc::new(Self { object, gate }, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Waits for running callbacks. No callback is called after this returns.

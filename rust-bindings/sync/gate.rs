@@ -1,69 +1,73 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A gate that lets callbacks run until it is closed permanently.
+//! A count of users that can be closed.
 
 use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{Atomic, Full, Relaxed},
-        Completion,
-    },
+    sync::atomic::{Acquire, Atomic, Full, Relaxed},
+    time::{delay::fsleep, Delta},
 };
 
-/// Set in the count once the gate is closed. The lower bits count the callbacks inside.
+/// Set in the count while the gate is closed. The lower bits count the users inside.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// Lets callbacks run until [`close`](CallbackGate::close), which waits for running callbacks.
-///
-/// Any number of callbacks may be inside at the same time, and one context may enter several times.
-#[pin_data]
-pub(crate) struct CallbackGate {
-    count: Atomic<usize>,
-    #[pin]
-    empty: Completion,
-}
+/// Lets users (callbacks, packets, threads) in until [`close`](Gate::close), which waits until all
+/// have left. Any number of them may be inside, and one context may enter several times.
+pub(crate) struct Gate(Atomic<usize>);
 
-/// Proof of being inside a [`CallbackGate`].
+/// Proof of being inside a [`Gate`].
 ///
 /// # Invariants
 ///
 /// Owns one unit of the gate's count.
 #[must_use = "the gate is left when the guard is dropped"]
-pub(crate) struct GateGuard<'a>(&'a CallbackGate);
+pub(crate) struct GateGuard<'a>(&'a Gate);
 
-impl CallbackGate {
+impl Gate {
     /// Creates an open gate.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            count: Atomic::new(0),
-            empty <- Completion::new(),
-        })
+    pub(crate) const fn open() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Creates a gate that is closed until [`reopen`](Self::reopen).
+    pub(crate) const fn closed() -> Self {
+        Self(Atomic::new(CLOSED))
+    }
+
+    /// Opens the gate, which is closed.
+    pub(crate) fn reopen(&self) {
+        self.0.fetch_sub(CLOSED, Full);
     }
 
     /// Enters the gate. Returns `None` if it is closed. Any context.
     #[inline]
     pub(crate) fn enter(&self) -> Option<GateGuard<'_>> {
-        let before = self.count.fetch_add(1usize, Full);
+        let before = self.0.fetch_add(1usize, Full);
         // INVARIANT: The unit was added just above.
         let guard = GateGuard(self);
-        if before & CLOSED != 0 {
-            // Dropping the guard removes the unit.
-            return None;
-        }
-        Some(guard)
+        // If the gate is closed, dropping the guard removes the unit.
+        (before & CLOSED == 0).then_some(guard)
     }
 
-    /// Closes the gate and waits until all callbacks have left. Sleeps; must not be called from
-    /// inside.
+    /// Leaves the gate in place of a guard that was forgotten.
     ///
-    /// Closing a closed gate also waits.
+    /// # Safety
+    ///
+    /// Called once for each [`GateGuard`] of this gate that was forgotten.
+    #[inline]
+    pub(crate) unsafe fn leave(&self) {
+        // INVARIANT: The new guard owns the unit of the one that was forgotten.
+        drop(GateGuard(self));
+    }
+
+    /// Closes the gate and waits until all users have left, also if it is closed already. Sleeps;
+    /// must not be called from inside.
     pub(crate) fn close(&self) {
-        let mut before = self.count.load(Relaxed);
-        while let Err(now) = self.count.cmpxchg(before, before | CLOSED, Full) {
-            before = now;
+        let mut now = self.0.load(Relaxed);
+        while let Err(other) = self.0.cmpxchg(now, now | CLOSED, Full) {
+            now = other;
         }
-        if before & !CLOSED != 0 {
-            self.empty.wait_for_completion();
+        while self.0.load(Acquire) != CLOSED {
+            fsleep(Delta::from_millis(1));
         }
     }
 }
@@ -71,10 +75,6 @@ impl CallbackGate {
 impl Drop for GateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // The last callback to leave a closed gate wakes the closer. A failed `enter` adds and
-        // removes a unit, so this can happen more than once, which is harmless.
-        if self.0.count.fetch_sub(1usize, Full) == CLOSED | 1 {
-            self.0.empty.complete_all();
-        }
+        self.0 .0.fetch_sub(1usize, Full);
     }
 }

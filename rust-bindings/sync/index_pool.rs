@@ -34,11 +34,8 @@ impl IndexPool {
         })
     }
 
-    /// Allocates the lowest free index of `range`. Any context that `flags` allows.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC`: no index is free. `ENOMEM`. `EINVAL`: the range extends beyond `i32::MAX`.
+    /// Allocates the lowest free index of `range`. Returns `ENOSPC` if no index is free, `EINVAL`
+    /// if the range extends beyond `i32::MAX`. Any context that `flags` allows.
     pub fn alloc(&self, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         let (min, max) = (*range.start(), *range.end());
         if max > i32::MAX as u32 {
@@ -66,11 +63,8 @@ impl IndexPool {
     /// allocates the lowest free index of the range.
     ///
     /// If `hint` is one above the last allocated index, an index is reused only after all others. A
-    /// stale index of its previous owner then most likely finds nothing.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC`: no index is free. `ENOMEM`. `EINVAL`: the range extends beyond `i32::MAX`.
+    /// stale index of its previous owner then most likely finds nothing. Errors are those of
+    /// [`alloc`](Self::alloc).
     pub fn alloc_from(&self, hint: u32, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         if range.contains(&hint) {
             match self.alloc(hint..=*range.end(), flags) {

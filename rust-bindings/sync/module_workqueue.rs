@@ -54,11 +54,6 @@ impl ModuleWorkqueue {
         Ok(OpenWorkqueue(self))
     }
 
-    /// Returns whether the queue is open.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.0.load(Acquire).is_null()
-    }
-
     /// Queues a work item, unless it is already queued. Returns false if the queue is not open. Any
     /// context.
     pub(crate) fn enqueue<W, const ID: u64>(&self, work: W) -> bool

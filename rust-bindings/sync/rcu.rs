@@ -7,19 +7,17 @@
 use crate::raw;
 use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
-/// Waits for all RCU read-side sections that have begun. Takes some tens of microseconds, but
-/// interrupts all CPUs: use it if a program is waiting. Sleeps.
-#[inline]
-pub fn synchronize_rcu_expedited() {
-    raw::safe::synchronize_rcu_expedited();
-}
+// Safe: these are the signatures of the C functions (kernel/rcu/tree.c, tree_exp.h), which take
+// nothing. The kernel reports a caller that may not sleep.
+unsafe extern "C" {
+    /// Waits for all RCU read-side sections that have begun. Takes some tens of microseconds, but
+    /// interrupts all CPUs: use it if a program is waiting. Sleeps.
+    pub safe fn synchronize_rcu_expedited();
 
-/// Waits for all RCU callbacks that have been queued. Sleeps.
-///
-/// A module whose callbacks may be queued must call this before it is unloaded.
-#[inline]
-pub fn rcu_barrier() {
-    raw::safe::rcu_barrier();
+    /// Waits for all RCU callbacks that have been queued. Sleeps.
+    ///
+    /// A module whose callbacks may be queued must call this before it is unloaded.
+    pub safe fn rcu_barrier();
 }
 
 /// A value on the heap that RCU readers may see, with the memory needed to drop it later without an

@@ -55,7 +55,7 @@ impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
     }
 }
 
-/// `N` lists of `T`, and state for all of them (`S`), which the writers' lock protects.
+/// `N` lists of `T`, with one lock for all writers.
 ///
 /// Readers take neither a lock nor a reference. Linking and removing an entry allocate no memory.
 /// An RCU callback drops a removed value in softirq context after a grace period, so its `Drop`
@@ -67,33 +67,29 @@ impl<T: Send + 'static, const N: usize> Drop for Heads<T, N> {
 /// - Only the owner of the writers' lock changes links. An unlinked entry is dropped after a grace
 ///   period.
 #[pin_data]
-pub struct RcuLists<T: Send + Sync + 'static, S, const N: usize> {
+pub struct RcuLists<T: Send + Sync + 'static, const N: usize> {
     heads: Heads<T, N>,
     #[pin]
-    writers: Mutex<S>,
+    writers: Mutex<()>,
 }
 
 // SAFETY: The lists own values, which another thread may drop, and hand out `&T`.
-unsafe impl<T: Send + Sync, S: Send, const N: usize> Send for RcuLists<T, S, N> {}
-// SAFETY: Shared references hand out `&T`; a lock protects `S` and changes to the links.
-unsafe impl<T: Send + Sync, S: Send, const N: usize> Sync for RcuLists<T, S, N> {}
+unsafe impl<T: Send + Sync, const N: usize> Send for RcuLists<T, N> {}
+// SAFETY: Shared references hand out `&T`; a lock protects changes to the links.
+unsafe impl<T: Send + Sync, const N: usize> Sync for RcuLists<T, N> {}
 
-impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
+impl<T: Send + Sync + 'static, const N: usize> RcuLists<T, N> {
     /// Creates `N` empty lists. `name` and `key` are those of the writers' lock, for lockdep.
     ///
     /// # Safety
     ///
     /// The module calls [`rcu_barrier`](super::rcu_barrier) after it has dropped the lists, and
     /// before it is unloaded.
-    pub unsafe fn new(
-        state: S,
-        name: &'static CStr,
-        key: Pin<&'static LockClassKey>,
-    ) -> impl PinInit<Self> {
+    pub unsafe fn new(name: &'static CStr, key: Pin<&'static LockClassKey>) -> impl PinInit<Self> {
         // INVARIANT: All links are null.
         pin_init!(Self {
             heads: Heads([const { Atomic::new(ptr::null_mut()) }; N]),
-            writers <- Mutex::new(state, name, key),
+            writers <- Mutex::new((), name, key),
         })
     }
 
@@ -112,11 +108,11 @@ impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
     }
 
     /// Locks the lists for modification. Sleeps.
-    pub fn lock(&self) -> RcuListsWriter<'_, T, S, N> {
+    pub fn lock(&self) -> RcuListsWriter<'_, T, N> {
         // INVARIANT: The guard belongs to the lock of `self`.
         RcuListsWriter {
             lists: self,
-            state: self.writers.lock(),
+            _guard: self.writers.lock(),
         }
     }
 }
@@ -125,18 +121,13 @@ impl<T: Send + Sync + 'static, S, const N: usize> RcuLists<T, S, N> {
 ///
 /// # Invariants
 ///
-/// `state` is the guard of the writers' lock of `lists`.
-pub struct RcuListsWriter<'a, T: Send + Sync + 'static, S, const N: usize> {
-    lists: &'a RcuLists<T, S, N>,
-    state: MutexGuard<'a, S>,
+/// `_guard` is that of the writers' lock of `lists`.
+pub struct RcuListsWriter<'a, T: Send + Sync + 'static, const N: usize> {
+    lists: &'a RcuLists<T, N>,
+    _guard: MutexGuard<'a, ()>,
 }
 
-impl<T: Send + Sync + 'static, S: Unpin, const N: usize> RcuListsWriter<'_, T, S, N> {
-    /// Returns the state that the writers' lock protects.
-    pub fn state(&mut self) -> &mut S {
-        &mut self.state
-    }
-
+impl<T: Send + Sync + 'static, const N: usize> RcuListsWriter<'_, T, N> {
     /// Adds an entry at the front of a list. Drops the entry if there is no list with this index.
     pub fn push(&mut self, list: usize, entry: RcuListEntry<T>) {
         let Some(head) = self.lists.heads.0.get(list) else {

@@ -5,8 +5,7 @@
 //! C header: `include/linux/rcupdate.h`.
 
 use super::{
-    arc::arc_borrow_ref,
-    atomic_box::AtomicBox,
+    atomic_place::AtomicPlace,
     rcu::{rcu_barrier, Record},
 };
 use core::ptr::{self, NonNull};
@@ -43,7 +42,7 @@ pub struct RcuTable<T: Send + Sync + 'static> {
 ///
 /// Nothing takes a child out.
 struct Directory<N> {
-    children: [AtomicBox<N>; SLOTS],
+    children: [AtomicPlace<KBox<N>>; SLOTS],
 }
 
 /// A node of the lowest level.
@@ -59,7 +58,7 @@ struct Leaf<T> {
     values: [Atomic<*mut T>; SLOTS],
     /// Records that own the references to the values. They are kept apart from `values`, so that
     /// the cache lines of readers hold only values.
-    records: [AtomicBox<Record<Arc<T>>>; SLOTS],
+    records: [AtomicPlace<KBox<Record<Arc<T>>>>; SLOTS],
 }
 
 /// Splits an index into its positions in the three levels. Returns `None` if the index is not below
@@ -126,18 +125,8 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         Some(unsafe { ArcBorrow::from_raw(value.as_ptr()) })
     }
 
-    /// Returns the entry at `index` as a plain reference, valid while the guard is held. Any
-    /// context.
-    #[inline]
-    pub fn get_ref<'a>(&'a self, index: u32, guard: &'a rcu::Guard) -> Option<&'a T> {
-        self.get(index, guard).map(arc_borrow_ref)
-    }
-
-    /// Inserts an entry at `index`. Any context that `flags` allows.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: the index is in use. `EINVAL`: the index is not below 2^24. `ENOMEM`.
+    /// Inserts an entry at `index`. Returns `EBUSY` if the index is in use, `EINVAL` if it is not
+    /// below 2^24. Any context that `flags` allows.
     pub fn insert(&self, index: u32, value: Arc<T>, flags: Flags) -> Result {
         let (top, middle, low) = split(index).ok_or(EINVAL)?;
         let leaf = self
@@ -155,11 +144,20 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         Ok(())
     }
 
-    /// Removes the entry at `index` and returns a reference to it. Any context.
+    /// Removes the entry at `index`. Returns whether there was one. Any context.
     ///
     /// Readers that have already found the entry may use it until their guard ends. The index can
     /// be reused immediately.
-    pub fn remove(&self, index: u32) -> Option<Arc<T>> {
+    pub fn remove(&self, index: u32) -> bool {
+        let Some(record) = self.take(index) else {
+            return false;
+        };
+        // SAFETY: Dropping the table waits for the callback.
+        unsafe { Record::drop_later(record) };
+        true
+    }
+
+    fn take(&self, index: u32) -> Option<KBox<Record<Arc<T>>>> {
         let (top, middle, low) = split(index)?;
         let leaf = self.root.child(top)?.child(middle)?;
         // If several callers remove the index, one of them gets the value and thus the record.
@@ -167,11 +165,7 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
         if value.is_null() {
             return None;
         }
-        let record = leaf.records.get(low)?.take()?;
-        let value = record.value.clone();
-        // SAFETY: Dropping the table waits for the callback.
-        unsafe { Record::drop_later(record) };
-        Some(value)
+        leaf.records.get(low)?.take()
     }
 }
 

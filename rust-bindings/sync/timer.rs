@@ -8,7 +8,8 @@
 //! not suit objects that arm their timer in many places without an owner for the handle. Here the
 //! armed timer itself owns a reference to the object that contains it.
 
-use crate::{compat::smp_mb, raw, sync::irq::IrqGuard};
+use super::{lock_irqsave, smp_mb};
+use crate::raw;
 use core::{marker::PhantomData, mem::ManuallyDrop};
 use kernel::{
     prelude::*,
@@ -173,8 +174,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     #[cold]
     fn arm_slow(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
         let this = owner.timer();
-        let _irq = IrqGuard::new();
-        let _locked = this.lock.lock();
+        let _locked = lock_irqsave(&this.lock);
         let before = this.deadline.load(Relaxed);
         if before <= deadline_ns {
             return;
@@ -208,8 +208,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     fn cancel(owner: ArcBorrow<'_, T>) -> bool {
         let owner = Arc::from(owner);
         let this = owner.timer();
-        let _irq = IrqGuard::new();
-        let locked = this.lock.lock();
+        let locked = lock_irqsave(&this.lock);
         // SAFETY: The timer is initialised by the type invariant; hrtimer_try_to_cancel()
         // (kernel/time/hrtimer.c) locks its base. The timer owned a reference to `owner` while it
         // was queued.
@@ -250,8 +249,7 @@ unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::h
     // `SoftTimer`, which is a field of a live object: the timer owns a reference to it, which is
     // taken below.
     let (owner, this) = unsafe { (T::raw_owner(this), &*this) };
-    let irq = IrqGuard::new();
-    let locked = this.lock.lock();
+    let locked = lock_irqsave(&this.lock);
     // SAFETY: The timer is initialised. Only hrtimer_start_range_ns() and hrtimer_try_to_cancel()
     // change `is_queued`, and both are called with `lock` held. The core clears it before it calls
     // this function (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only if a
@@ -270,7 +268,6 @@ unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::h
         }
     };
     drop(locked);
-    drop(irq);
     // Pairs with the barrier in `arm`.
     smp_mb();
     T::expired(owner.as_arc_borrow());

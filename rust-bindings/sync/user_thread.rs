@@ -5,19 +5,19 @@
 //!
 //! C header: `include/linux/sched/vhost_task.h`.
 
-use super::{ModuleWorkqueue, OpenWorkqueue};
+use super::{Gate, ModuleWorkqueue, OpenWorkqueue};
 use crate::raw;
 use core::{ffi::c_void, ptr};
 use kernel::{
     error::from_err_ptr,
     impl_has_work, new_mutex,
     prelude::*,
+    processor::cpu_relax,
     str::CStr,
     sync::{
         atomic::{Acquire, Atomic, Full, Relaxed},
         Arc, ArcBorrow, Mutex,
     },
-    time::{delay::fsleep, Delta},
     types::NotThreadSafe,
     workqueue::{new_work, Work, WorkItem},
 };
@@ -48,8 +48,8 @@ const DEAD: u32 = 2;
 /// A work item waits for the thread to exit and releases it.
 const REAPED: u32 = 3;
 
-/// Number of threads that are not released yet.
-static LIVE: Atomic<u32> = Atomic::new(0);
+/// Threads are inside until they are released. Open while [`UserThreads`] exists.
+static LIVE: Gate = Gate::closed();
 
 /// The work items that release threads. They wait if a process is stopped, so no other work items
 /// are queued here.
@@ -57,24 +57,21 @@ static REAPER: ModuleWorkqueue = ModuleWorkqueue::closed();
 
 /// Lets the module have threads. Dropping this waits until all of them have exited, which sleeps,
 /// and takes as long as a process that had a thread is stopped or frozen.
-pub struct UserThreads {
-    _reaper: OpenWorkqueue,
-}
+pub struct UserThreads(#[expect(dead_code, reason = "closes the queue")] OpenWorkqueue);
 
 impl UserThreads {
     /// Returns `EBUSY` on the second call.
     pub fn new() -> Result<Self> {
-        let _reaper = REAPER.open(c"rrxe_reaper")?;
-        Ok(Self { _reaper })
+        let reaper = REAPER.open(c"rrxe_reaper")?;
+        LIVE.reopen();
+        Ok(Self(reaper))
     }
 }
 
 impl Drop for UserThreads {
     fn drop(&mut self) {
         // The last thread ends soon: the owners of all threads are gone.
-        while LIVE.load(Acquire) != 0 {
-            fsleep(Delta::from_millis(1));
-        }
+        LIVE.close();
     }
 }
 
@@ -118,9 +115,7 @@ impl<T: ThreadBody> UserThread<T> {
     /// was handled. Returns `EOPNOTSUPP` without [`HAS_USER_THREADS`], and `ENODEV` without
     /// [`UserThreads`].
     pub fn spawn(name: &CStr, body: Arc<T>) -> Result<Self> {
-        if !REAPER.is_open() {
-            return Err(ENODEV);
-        }
+        let live = LIVE.enter().ok_or(ENODEV)?;
         let shared = Arc::pin_init(
             pin_init!(Shared {
                 body,
@@ -140,7 +135,8 @@ impl<T: ThreadBody> UserThread<T> {
         // INVARIANT: The task was created for `shared`, and its thread owns a reference.
         shared.task.store(task, Relaxed);
         let _ = Arc::into_raw(shared.clone());
-        LIVE.fetch_add(1u32, Full);
+        // The work item leaves the gate.
+        core::mem::forget(live);
         // SAFETY: The task is new, and it is started only here.
         unsafe { vhost_task_start(task) };
         Ok(Self(shared))
@@ -190,13 +186,14 @@ impl<T: ThreadBody> WorkItem for Shared<T> {
         // SAFETY: By the type invariant the task is valid. This work item is queued once, by the
         // change of the phase to `REAPED`. It runs on a thread of the workqueue, which is not the
         // one that `vhost_task_stop()` (kernel/vhost_task.c) waits for, and which owned a
-        // reference that came from `into_raw`. The thread may have been killed before.
+        // reference that came from `into_raw`. The thread may have been killed before. `spawn` has
+        // forgotten its guard of the gate.
         unsafe {
             vhost_task_stop(this.task.load(Relaxed));
             drop(Arc::from_raw(Arc::as_ptr(&this)));
+            drop(this);
+            LIVE.leave();
         }
-        drop(this);
-        LIVE.fetch_sub(1u32, Full);
     }
 }
 
@@ -259,7 +256,7 @@ impl CurrentThread {
     #[inline]
     pub fn relax(&self) {
         if raw::safe::single_task_running() {
-            raw::safe::shim_cpu_relax();
+            cpu_relax();
         } else {
             raw::safe::yield_();
         }

@@ -64,7 +64,7 @@ impl Qp {
         if !config.is_notification_point {
             return;
         }
-        let mut queue = TxQueue::new();
+        let mut queue = TxQueue::default();
         for _ in 0..marked {
             if !lock_bh(&self.notification_point).marked(cnp.now, config.cnp_interval) {
                 break;

@@ -16,7 +16,7 @@ use super::path::Path;
 use crate::verbs::mr::{MrTable, Reference};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
-    net::{Fragment, IpAddr, PacketWriter, PayloadArena, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
+    net::{Fragment, IpAddr, PacketWriter, PayloadArena, UDP_HEADER},
     rdma::memory::MappedMemory,
     vector::Vector,
 };
@@ -77,7 +77,7 @@ impl LoopbackBatch {
             source: *path.source(),
             destination: *path.destination(),
             packets: KVec::new(),
-            arena: PayloadArena::new(),
+            arena: PayloadArena::default(),
         }
     }
 
@@ -143,10 +143,7 @@ impl LoopbackBatch {
 
     /// Returns the length of the IP packet that the network stack would make of this UDP payload.
     pub(super) fn ip_len(&self, udp_payload_len: usize) -> usize {
-        let headers = match self.source {
-            IpAddr::V4(_) => IPV4_HEADER + UDP_HEADER,
-            IpAddr::V6(_) => IPV6_HEADER + UDP_HEADER,
-        };
+        let headers = self.source.version().header_len().wrapping_add(UDP_HEADER);
         udp_payload_len.wrapping_add(headers)
     }
 }

@@ -274,11 +274,11 @@ impl<'a> FlowTemplate<'a> {
         let finished = match (self.path.source(), self.path.destination()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let ip = self.ipv4_header(*source, *destination, ident, len);
-                skb.finish_v4(&self.route, &ip, &udp)
+                skb.finish(&self.route, &ip, &udp)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let ip = self.ipv6_header(source, destination, len);
-                skb.finish_v6(&self.route, &ip, &udp)
+                skb.finish(&self.route, &ip, &udp)
             }
             _ => Err(EINVAL),
         };
@@ -431,13 +431,10 @@ impl GsoPacket {
             }
             _ => 1,
         };
-        let skb = if without_icrc {
-            TxSkb::new_paged(&template.route)
-        } else {
-            TxSkb::new(&template.route, size.saturating_mul(others))
-        };
+        let linear = (!without_icrc).then(|| size.saturating_mul(others));
+        let skb = TxSkb::new(&template.route, linear)?;
         Some(Self {
-            skb: skb?,
+            skb,
             ident: ident(packet),
             size,
             count: 0,

@@ -13,7 +13,7 @@ use kernel::{
 };
 use linux_rdma::{
     rdma::{AddressInfo, Udata},
-    sync::{IndexPool, RcuTable},
+    sync::{arc_borrow_ref, IndexPool, RcuTable},
 };
 
 /// Address handles by number. Only the owning process sees the numbers.
@@ -35,7 +35,7 @@ impl AddressTable {
     /// Returns the handle with this number.
     #[inline]
     pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a AddressHandle> {
-        self.table.get_ref(number, rcu)
+        self.table.get(number, rcu).map(arc_borrow_ref)
     }
 }
 
@@ -99,7 +99,7 @@ impl AddressHandle {
     /// DESTROY_AH: hides the handle from work requests, and frees its number.
     pub(crate) fn destroy(&self) {
         let addresses = &self.tables.addresses;
-        if addresses.table.remove(self.number).is_some() {
+        if addresses.table.remove(self.number) {
             addresses.pool.free(self.number);
         }
     }

@@ -9,13 +9,13 @@ use super::device::DeviceState;
 use crate::{limits::ROCE_UDP_PORT, module_state, transport::sockets::Sockets, Rrxe};
 use kernel::{c_str, prelude::*, str::CStr};
 use linux_rdma::{
-    cpu,
     errno::{is_address_in_use, not_supported},
     net::{NetDevice, NetdevEvents},
     rdma::{
         device::{by_netdev, LinkOps},
         UnregisteredDevice,
     },
+    sync::num_possible_cpus,
 };
 
 /// Port capability flags: communication management is supported.
@@ -63,7 +63,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
         netdev,
         guid,
         c_str!("rrxe"),
-        cpu::num_possible(),
+        num_possible_cpus(),
         &LINK_OPS,
     )
     .and_then(|device| device.register(name))

@@ -40,7 +40,7 @@ struct Member {
 #[pin_data]
 pub(crate) struct Groups {
     #[pin]
-    members: RcuLists<Member, (), LISTS>,
+    members: RcuLists<Member, LISTS>,
     quota: Arc<Quota>,
     key: u64,
 }
@@ -51,7 +51,7 @@ impl Groups {
         pin_init!(Self {
             // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
             // callbacks. By then no device exists, and members have left.
-            members <- unsafe { RcuLists::new((), c"rrxe_multicast", static_lock_class!()) },
+            members <- unsafe { RcuLists::new(c"rrxe_multicast", static_lock_class!()) },
             quota,
             key: u64::from_ne_bytes(random::bytes()),
         })

@@ -11,7 +11,7 @@ use kernel::sync::{
 use linux_rdma::{
     net::{Fragment, PacketWriter},
     rdma::memory::{access, MappedMemory},
-    sync::{lock_bh, smp_mb, BhLocked},
+    sync::{arc_borrow_ref, lock_bh, smp_mb, BhLocked},
 };
 use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
 
@@ -79,7 +79,7 @@ impl MrTable {
     /// Returns the region with the number in this key. The caller must check the rest of the key.
     #[inline]
     pub(super) fn by_key<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
-        self.get_ref(key >> 8, rcu)
+        self.get(key >> 8, rcu).map(arc_borrow_ref)
     }
 
     /// Returns `len` bytes of a region or window, if the access is allowed. `qp` is the queue pair,
