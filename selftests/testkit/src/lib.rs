@@ -7,6 +7,7 @@
 
 mod attributes;
 pub mod capture;
+mod crc32;
 mod driver;
 mod frame;
 mod host;
@@ -17,6 +18,7 @@ mod reorder_buffer;
 mod schedule;
 
 pub use attributes::*;
+pub use crc32::crc32_le;
 pub use driver::*;
 pub use frame::*;
 pub use host::*;
