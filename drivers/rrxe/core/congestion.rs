@@ -76,23 +76,13 @@ const RESERVED: [u8; 16] = [0; 16];
 
 /// Returns the congestion notification packet for a queue pair (IBA A17.9.3): BECN set, PSN 0, and
 /// MigReq 0 as hardware sends it.
-pub(crate) fn cnp(dest_qpn: u32, pkey: u16) -> TxPacket {
+pub(crate) fn cnp(dest_qpn: u32) -> TxPacket {
     let bth = Bth {
-        opcode: Opcode::CNP,
-        solicited: false,
         migreq: false,
-        pad: 0,
-        version: 0,
-        pkey,
-        fecn: false,
         becn: true,
-        dest_qpn,
-        ackreq: false,
-        psn: Psn::new(0),
+        ..Bth::new(Opcode::CNP, dest_qpn, Psn::new(0))
     };
-    let mut packet = TxPacket::new(bth, Payload::None);
-    packet.first = true;
-    packet.last = true;
+    let mut packet = TxPacket::new(bth, Payload::None, true);
     packet.push(RESERVED);
     packet
 }
@@ -149,12 +139,12 @@ pub struct RateLimiter {
     /// Bytes per second in earlier windows.
     measured: u64,
     limit: Option<Limit>,
-    /// Time at which a delayed packet may leave.
-    wakeup: Option<u64>,
+    /// When to poll again for a delayed packet; `None` if no packet is delayed.
+    pub wakeup: Option<u64>,
 }
 
 impl RateLimiter {
-    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] returns when.
+    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] says when.
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {
         self.wakeup = None;
@@ -248,18 +238,6 @@ impl RateLimiter {
         self.limit = Some(limit);
     }
 
-    /// Returns when to poll again for a delayed packet.
-    #[inline]
-    pub fn wakeup(&self) -> Option<u64> {
-        self.wakeup
-    }
-
-    /// Clears the pacing wake-up.
-    #[inline]
-    pub fn clear_wakeup(&mut self) {
-        self.wakeup = None;
-    }
-
     /// Returns whether the next packet must ask for an acknowledgement because of the low rate.
     #[inline]
     pub fn wants_ack(&mut self, now: u64) -> bool {
@@ -273,7 +251,7 @@ impl RateLimiter {
     }
 
     /// Returns the rate limit in bytes per second; `None` without a limit.
-    pub fn rate(&mut self, now: u64) -> Option<u64> {
+    pub fn limit(&mut self, now: u64) -> Option<u64> {
         self.advance(now);
         self.limit.map(|limit| limit.current)
     }

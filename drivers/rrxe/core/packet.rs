@@ -25,8 +25,6 @@ pub struct Packet {
     pub ext: Ext,
     /// Length of BTH and extension headers in bytes. The payload follows them.
     pub header_len: u8,
-    /// Number of zero bytes between payload and ICRC: 0 to 3.
-    pub pad: u8,
     /// Bytes of payload without padding and ICRC; for a burst, of all packets together.
     pub payload_len: u32,
     /// Number of packets; more than 1 for a burst.
@@ -137,7 +135,6 @@ impl Packet {
             xrc_srqn,
             ext,
             header_len,
-            pad: bth.pad,
             payload_len,
             packets: 1,
         })
@@ -232,7 +229,7 @@ impl Packet {
             self.operation,
             Operation::SendMiddle | Operation::WriteMiddle | Operation::ReadResponseMiddle
         ) && usize::from(self.header_len) == Bth::LEN
-            && self.pad == 0
+            && self.bth.pad == 0
             && self.payload_len != 0
     }
 

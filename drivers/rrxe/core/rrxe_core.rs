@@ -59,7 +59,6 @@ pub mod icrc;
 mod mtu;
 mod packet;
 pub mod permute;
-pub mod pkey;
 pub mod psn;
 pub mod reorder;
 pub mod requester;

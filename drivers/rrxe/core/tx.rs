@@ -58,8 +58,6 @@ pub struct TxPacket {
     header_len: u8,
     /// Number of zero bytes after the payload: 0 to 3.
     pub pad: u8,
-    /// Whether this is the first or only packet of a message.
-    pub first: bool,
     /// Whether this is the last or only packet of a message.
     pub last: bool,
     /// The BTH's opcode.
@@ -74,15 +72,14 @@ impl TxPacket {
     /// Returns a packet with this BTH and payload, and without extension headers. Sets the BTH's
     /// pad count from the payload.
     #[inline]
-    pub(crate) fn new(mut bth: Bth, payload: Payload) -> TxPacket {
+    pub(crate) fn new(mut bth: Bth, payload: Payload, last: bool) -> TxPacket {
         let pad = (payload.len() as u8).wrapping_neg() & 3;
         bth.pad = pad;
         let mut packet = TxPacket {
             header: [0; MAX_HEADER],
             header_len: 0,
             pad,
-            first: false,
-            last: false,
+            last,
             opcode: bth.opcode,
             psn: bth.psn,
             payload,

@@ -41,7 +41,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
-    Payload, Psn, RecoveryMode, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
+    Payload, Psn, RecoveryMode, RecvCompletion, RecvRequest, RemoteAccess,
     ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
@@ -183,16 +183,6 @@ impl RecvSide {
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) {
-        let flushed = RecvCompletion {
-            status: Status::WrFlush,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
-            pkey: 0,
-        };
         self.with(qp, ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
@@ -208,7 +198,7 @@ impl RecvSide {
                 if env.fetch_recv().is_none() {
                     break;
                 }
-                env.complete_recv(flushed);
+                env.complete_recv(RecvCompletion::failed(Status::WrFlush));
             }
         });
     }
@@ -239,12 +229,12 @@ impl Half for RecvSide {
 
     #[inline]
     fn counters(&self) -> &ResponderCounters {
-        self.responder.counters()
+        &self.responder.counters
     }
 
     #[inline]
     fn count(&self, qp: &Qp, before: &ResponderCounters) {
-        let after = self.responder.counters();
+        let after = &self.responder.counters;
         if before != after {
             qp.with_counters(|counters| counters.responder(before, after));
         }
@@ -359,7 +349,7 @@ impl Half for RecvSide {
         if qp.state() == QpState::Error && !progress.more {
             self.flush(qp, ctx, completions);
         }
-        if self.responder.is_throttled() {
+        if self.responder.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
         }
         round.more = progress.more && !blocked;

@@ -27,7 +27,7 @@ pub use window::{MAX_WINDOW, WINDOW};
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::wire::Class;
-use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
+use crate::{timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
 use peer::Peer;
@@ -158,15 +158,13 @@ struct RnrWait {
     until: u64,
 }
 
-/// The sending half of a queue pair. See the module documentation. The default lacks a P_Key: use
-/// [`Requester::new`].
+/// The sending half of a queue pair. See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
     service: Service,
     state: State,
     /// Send Queue Drained (SQD): no new message starts.
     paused: bool,
-    mtu: Mtu,
 
     // The work requests.
     head: u32,
@@ -188,11 +186,9 @@ pub struct Requester {
     /// Packets sent since the last one that asked for an acknowledgement.
     since_ackreq: u32,
     /// READs and atomics started and not completed.
-    reads: u8,
+    pub reads: u8,
     /// A missing answer was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
-    /// The driver buffers out-of-order answers.
-    buffering: bool,
     mode: RecoveryMode,
     rtt: Rtt,
     loss: Loss,
@@ -213,19 +209,29 @@ pub struct Requester {
     uncounted_retries: u8,
 
     /// Rate limit set by congestion notifications.
-    rate: RateLimiter,
+    pub rate: RateLimiter,
 
     // Attributes of the queue pair.
-    dest_qpn: u32,
-    src_qpn: u32,
-    qkey: u32,
-    pkey: u16,
-    max_rd_atomic: u8,
+    /// The driver buffers packets on request ([`crate::Outcome::buffer`]). By default it does not,
+    /// and the requester asks again for everything from a gap on.
+    pub buffering: bool,
+    /// This queue pair's own number, which UD packets carry.
+    pub src_qpn: u32,
+    /// The peer's queue pair number (RC, UC).
+    pub dest_qpn: u32,
+    /// The path MTU (for UD, the port's MTU).
+    pub mtu: Mtu,
+    /// The queue pair's Q_Key, used for datagrams whose own Q_Key has the top bit set.
+    pub qkey: u32,
+    /// Maximum number of outstanding READs and atomics (F-23). With 0, each fails with LocQpOp,
+    /// because it could never start.
+    pub max_rd_atomic: u8,
     retry_count: u8,
     rnr_retry: u8,
     ack_timeout: Option<u64>,
 
-    counters: RequesterCounters,
+    /// The statistics.
+    pub counters: RequesterCounters,
 }
 
 impl Requester {
@@ -234,14 +240,13 @@ impl Requester {
     pub fn new(service: Service) -> Requester {
         Requester {
             service,
-            pkey: pkey::DEFAULT,
             ..Requester::default()
         }
     }
 
     /// Returns to the Reset state (IBA 10.3.1.2): forgets everything, including attributes and
-    /// outstanding work requests, without completing them. Keeps only [`Requester::set_src_qpn`],
-    /// [`Requester::set_buffering`] and [`Requester::set_recovery`].
+    /// outstanding work requests, without completing them. Keeps only [`Requester::src_qpn`],
+    /// [`Requester::buffering`] and [`Requester::set_recovery`].
     pub fn reset(&mut self) {
         let (src_qpn, buffering, mode) = (self.src_qpn, self.buffering, self.mode);
         *self = Requester::new(self.service);
@@ -251,7 +256,7 @@ impl Requester {
     }
 
     /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered
-    /// ([`crate::Outcome::buffer`]), regardless of [`Requester::set_buffering`].
+    /// ([`crate::Outcome::buffer`]), regardless of [`Requester::buffering`].
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
         self.peer = Peer::new(mode);
@@ -263,38 +268,11 @@ impl Requester {
         self.buffering && self.mode == RecoveryMode::Selective
     }
 
-    /// Sets whether the driver buffers packets on request ([`crate::Outcome::buffer`]). By default
-    /// it does not, and the requester asks again for everything from a gap on.
-    pub fn set_buffering(&mut self, buffering: bool) {
-        self.buffering = buffering;
-    }
-
-    /// Sets this queue pair's own number, which UD packets carry.
-    pub fn set_src_qpn(&mut self, qpn: u32) {
-        self.src_qpn = qpn & crate::wire::QPN_MASK;
-    }
-
-    /// Sets the peer's queue pair number (RC, UC).
-    pub fn set_dest_qpn(&mut self, qpn: u32) {
-        self.dest_qpn = qpn & crate::wire::QPN_MASK;
-    }
-
-    /// Returns the peer's queue pair number.
-    #[inline]
-    pub fn dest_qpn(&self) -> u32 {
-        self.dest_qpn
-    }
-
     /// Returns whether any sent packet is not known to have arrived. For unreliable services that
     /// is never known, so this returns false.
     #[inline]
     pub fn has_unacknowledged(&self) -> bool {
         self.una != self.max_psn
-    }
-
-    /// Sets the path MTU (for UD, the port's MTU).
-    pub fn set_mtu(&mut self, mtu: Mtu) {
-        self.mtu = mtu;
     }
 
     /// Sets the first PSN to send: the low 24 bits (B-02). Valid only while nothing is outstanding.
@@ -326,23 +304,7 @@ impl Requester {
         self.rnr_retries_left = self.rnr_retry;
     }
 
-    /// Sets the maximum number of outstanding READs and atomics (F-23). With 0, each fails with
-    /// LocQpOp, because it could never start.
-    pub fn set_max_rd_atomic(&mut self, max: u8) {
-        self.max_rd_atomic = max;
-    }
-
-    /// Sets the partition key (RC, UC; datagrams carry their own).
-    pub fn set_pkey(&mut self, pkey: u16) {
-        self.pkey = pkey;
-    }
-
-    /// Sets the queue pair's Q_Key, used for datagrams whose own Q_Key has the top bit set.
-    pub fn set_qkey(&mut self, qkey: u32) {
-        self.qkey = qkey;
-    }
-
-    /// Enters the Ready To Send state, also from SQE and SQD.
+    /// Enters the Ready To Send state, also from SQE and SQD (J-07).
     pub fn start(&mut self) {
         if self.state != State::Error {
             self.state = State::Ready;
@@ -354,11 +316,6 @@ impl Requester {
     /// (J-05).
     pub fn pause(&mut self) {
         self.paused = true;
-    }
-
-    /// Returns from Send Queue Drained to Ready To Send (J-07).
-    pub fn resume(&mut self) {
-        self.paused = false;
     }
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
@@ -384,7 +341,7 @@ impl Requester {
         [
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
-            self.rate.wakeup(),
+            self.rate.wakeup,
             self.loss.probe_at,
             self.loss.repair_at(),
         ]
@@ -409,8 +366,8 @@ impl Requester {
         let notify = self.is_mine(packet)
             && packet.is_response()
             && crate::reorder::is_plausible(packet.psn(), self.una)
-            && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
+            && packet.bth.is_in_partition();
+        notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
     /// Handles a congestion notification from the peer: lowers the rate (L-07) and changes nothing
@@ -427,18 +384,6 @@ impl Requester {
         self.una
     }
 
-    /// Returns whether a packet waits because of the rate limit.
-    #[inline]
-    pub fn is_throttled(&self) -> bool {
-        self.rate.wakeup().is_some()
-    }
-
-    /// Returns the rate limit of this half of the queue pair in bytes per second; `None` without a
-    /// limit.
-    pub fn rate(&mut self, now: u64) -> Option<u64> {
-        self.rate.rate(now)
-    }
-
     /// Returns the PSN of the next new packet, for query_qp (J-18).
     #[inline]
     pub fn next_psn(&self) -> u32 {
@@ -449,17 +394,5 @@ impl Requester {
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
-    }
-
-    /// Returns the number of READs and atomics started and not completed.
-    #[inline]
-    pub fn outstanding_reads(&self) -> u32 {
-        u32::from(self.reads)
-    }
-
-    /// Returns the statistics.
-    #[inline]
-    pub fn counters(&self) -> &RequesterCounters {
-        &self.counters
     }
 }

@@ -160,8 +160,6 @@ pub struct SendSlot<P = usize> {
     pub signaled: bool,
     /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
     pub solicited: bool,
-    /// UD: the partition key of the packet.
-    pub pkey: u16,
     /// Length in bytes: of a READ the bytes to read, of a FLUSH the bytes to flush (less than
     /// 2^31), of an atomic write 8, of atomics and local operations 0.
     pub length: u32,

@@ -12,7 +12,7 @@ use super::{
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
-use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
+use crate::{timeout, Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
 struct Acked {
@@ -36,7 +36,7 @@ impl Requester {
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
-        if !pkey::matches(packet.bth.pkey, self.pkey) {
+        if !packet.bth.is_in_partition() {
             self.counters.bad_pkeys = self.counters.bad_pkeys.wrapping_add(1);
             return Outcome::default();
         }
@@ -78,7 +78,7 @@ impl Requester {
     #[inline]
     pub fn accepts_burst<P>(&self, slots: &[SendSlot<P>], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
-            || !pkey::matches(packet.bth.pkey, self.pkey)
+            || !packet.bth.is_in_partition()
             || packet.operation != Operation::ReadResponseMiddle
             || packet.psn() != self.una
             || packet.payload_len != self.mtu.bytes()
@@ -140,8 +140,8 @@ impl Requester {
         let cx = &mut Ctx { slots, now, env };
         let mut outcome = Outcome::default();
         self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > cx.now);
-        if self.rate.wakeup().is_some_and(|at| at <= cx.now) {
-            self.rate.clear_wakeup();
+        if self.rate.wakeup.is_some_and(|at| at <= cx.now) {
+            self.rate.wakeup = None;
         }
         if self.loss.probe_at.is_some_and(|at| at <= cx.now) {
             self.probe(cx.now);
@@ -583,7 +583,7 @@ impl Requester {
         self.implied_nak = false;
         self.rnr_wait = None;
         self.rnr_since = None;
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
     }
 }
 

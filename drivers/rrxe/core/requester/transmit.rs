@@ -27,7 +27,7 @@ impl Requester {
     ) -> Progress {
         let cx = &mut Ctx { slots, now, env };
         let progress = Progress::default();
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
         match self.state {
             State::Idle => return progress,
             State::SendError | State::Error => {
@@ -214,7 +214,7 @@ impl Requester {
     }
 
     /// Returns whether the work request at `next` may send a packet. If not, it waits for an
-    /// answer, for a timer or for [`Requester::resume`].
+    /// answer, for a timer or for [`Requester::start`].
     #[inline]
     fn may_send<P>(&self, slot: &SendSlot<P>) -> bool {
         let may = match slot.progress.state {
@@ -388,9 +388,7 @@ impl Requester {
         let operation = slot.operation(at == 0, last);
         let offset = self.mtu.offset(at);
         let bth = self.bth(slot, operation, psn, last, ackreq);
-        let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu));
-        packet.first = at == 0 || slot.op == SendOp::Read;
-        packet.last = last;
+        let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu), last);
         match self.service {
             Service::Ud => packet.push(self.deth(slot).to_bytes()),
             Service::Xrc => {
@@ -437,24 +435,15 @@ impl Requester {
         last: bool,
         ackreq: bool,
     ) -> Bth {
-        let (pkey, dest_qpn) = if self.service == Service::Ud {
-            (slot.pkey, slot.remote_qpn)
-        } else {
-            (self.pkey, self.dest_qpn)
+        let dest_qpn = match self.service {
+            Service::Ud => slot.remote_qpn,
+            _ => self.dest_qpn,
         };
         Bth {
-            opcode: Opcode::new(self.service, operation),
             // Only a message that consumes a receive work request can be solicited (G-20).
             solicited: last && slot.solicited && slot.op.uses_receive(),
-            migreq: true,
-            pad: 0,
-            version: 0,
-            pkey,
-            fecn: false,
-            becn: false,
-            dest_qpn,
             ackreq,
-            psn,
+            ..Bth::new(Opcode::new(self.service, operation), dest_qpn, psn)
         }
     }
 

@@ -262,7 +262,6 @@ impl<R: ResourceRing> Responder<R> {
             invalidated,
             solicited: packet.bth.solicited,
             src_qp: 0,
-            pkey: packet.bth.pkey,
         });
     }
 }

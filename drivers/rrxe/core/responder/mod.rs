@@ -15,8 +15,8 @@ mod transmit;
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::reorder;
-use crate::wire::{Class, Syndrome, QPN_MASK};
-use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
+use crate::wire::{Class, Syndrome};
+use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
 use transmit::AckPolicy;
@@ -111,8 +111,21 @@ pub struct RecvCompletion {
     pub solicited: bool,
     /// UD: the sending queue pair.
     pub src_qp: u32,
-    /// UD: the packet's partition key.
-    pub pkey: u16,
+}
+
+impl RecvCompletion {
+    /// Returns the result of a receive work request that failed with this status.
+    pub const fn failed(status: Status) -> RecvCompletion {
+        RecvCompletion {
+            status,
+            opcode: RecvOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+            src_qp: 0,
+        }
+    }
 }
 
 /// An event for the consumer of the queue pair, or for the port's counters.
@@ -275,31 +288,24 @@ pub struct ResponderCounters {
     pub wrong_keys: u32,
 }
 
-/// The receiving half of a queue pair. See the module documentation. The default lacks a P_Key and
-/// does not await a first request: use [`Responder::new`].
+/// The receiving half of a queue pair. See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Responder<R> {
     service: Service,
     state: State,
-    mtu: Mtu,
     /// The PSN expected next.
     epsn: Psn,
     /// Message sequence number: messages completed.
-    msn: Psn,
+    pub msn: Psn,
     message: Message,
     /// The current receive work request.
     recv: Option<RecvRequest>,
-    /// No request was received since [`Responder::start`].
-    awaits_first_request: bool,
+    /// The first request was received ([`ResponderEvent::CommEstablished`]).
+    established: bool,
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
     ack_policy: AckPolicy,
-    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer.
-    max_ack_delay: u64,
-    /// Consecutive requests that the consumer must answer in that time before acknowledgements
-    /// wait.
-    prompt_replies: u32,
     /// A NAK with this PSN is due.
     nak_due: Option<(Psn, Syndrome)>,
     /// A NAK was created for `epsn`: no second one before that packet arrives (B-09, B-13).
@@ -310,19 +316,31 @@ pub struct Responder<R> {
     buffering: bool,
     resources: Resources<R>,
     /// Rate limit of READ responses, set by congestion notifications.
-    rate: RateLimiter,
+    pub rate: RateLimiter,
 
+    // Attributes of the queue pair.
+    /// The path MTU (for UD, the port's MTU).
+    pub mtu: Mtu,
+    /// The peer's queue pair number (RC, UC).
+    pub dest_qpn: u32,
+    /// The Q_Key that datagrams must carry.
+    pub qkey: u32,
+    /// The RNR NAK timer code to send: 0 to 31 (E-03).
+    pub min_rnr_timer: u8,
+    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer
+    /// ([`Responder::on_reply`]). With 0, it never waits.
+    pub max_ack_delay: u64,
+    /// Consecutive requests that the consumer must answer in that time before acknowledgements
+    /// wait.
+    pub prompt_replies: u32,
     allow_read: bool,
     allow_write: bool,
     allow_atomic: bool,
     allow_flush_global: bool,
     allow_flush_persistent: bool,
-    min_rnr_timer: u8,
-    pkey: u16,
-    dest_qpn: u32,
-    qkey: u32,
 
-    counters: ResponderCounters,
+    /// The statistics.
+    pub counters: ResponderCounters,
 }
 
 impl<R: ResourceRing> Responder<R> {
@@ -330,8 +348,6 @@ impl<R: ResourceRing> Responder<R> {
     pub fn new(service: Service) -> Responder<R> {
         Responder {
             service,
-            awaits_first_request: true,
-            pkey: pkey::DEFAULT,
             ..Responder::default()
         }
     }
@@ -349,22 +365,12 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn = Psn::new(psn);
     }
 
-    /// Sets the path MTU (for UD, the port's MTU).
-    pub fn set_mtu(&mut self, mtu: Mtu) {
-        self.mtu = mtu;
-    }
-
     /// Replaces the resource storage, which needs room for all READs and atomics that the peer may
     /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15), at most [`MAX_RESOURCES`]. Moves the
     /// resources that await an answer or may be replayed, as far as there is room. Returns the old
     /// storage.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
-    }
-
-    /// Sets the RNR NAK timer code to send (E-03).
-    pub fn set_min_rnr_timer(&mut self, code: u8) {
-        self.min_rnr_timer = code & 0x1f;
     }
 
     /// Sets the accesses that the peer is granted (G-13).
@@ -378,35 +384,6 @@ impl<R: ResourceRing> Responder<R> {
     pub fn set_flush_access(&mut self, global: bool, persistent: bool) {
         self.allow_flush_global = global;
         self.allow_flush_persistent = persistent;
-    }
-
-    /// Sets the peer's queue pair number (RC, UC).
-    pub fn set_dest_qpn(&mut self, qpn: u32) {
-        self.dest_qpn = qpn & QPN_MASK;
-    }
-
-    /// Returns the peer's queue pair number.
-    #[inline]
-    pub fn dest_qpn(&self) -> u32 {
-        self.dest_qpn
-    }
-
-    /// Sets the Q_Key that datagrams must carry.
-    pub fn set_qkey(&mut self, qkey: u32) {
-        self.qkey = qkey;
-    }
-
-    /// Sets the longest time, in nanoseconds, that an acknowledgement waits for a reply of the
-    /// consumer ([`Responder::on_reply`]), and how many consecutive requests the consumer must
-    /// answer in that time before acknowledgements wait. With 0 nanoseconds, they never wait.
-    pub fn set_ack_delay(&mut self, max_ack_delay: u64, prompt_replies: u32) {
-        self.max_ack_delay = max_ack_delay;
-        self.prompt_replies = prompt_replies;
-    }
-
-    /// Sets the partition key.
-    pub fn set_pkey(&mut self, pkey: u16) {
-        self.pkey = pkey;
     }
 
     /// Enters the Ready To Receive state.
@@ -426,7 +403,7 @@ impl<R: ResourceRing> Responder<R> {
         self.nak_due = None;
         self.buffering = false;
         self.resources.clear();
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
         self.ack_policy = AckPolicy::default();
         self.fail_recv(Status::WrFlush, env);
     }
@@ -435,14 +412,8 @@ impl<R: ResourceRing> Responder<R> {
     /// in nanoseconds. The driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let timeouts = [self.rate.wakeup(), self.ack_policy.deadline()];
+        let timeouts = [self.rate.wakeup, self.ack_policy.deadline()];
         timeouts.into_iter().flatten().min()
-    }
-
-    /// Returns whether a READ response waits because of the rate limit.
-    #[inline]
-    pub fn is_throttled(&self) -> bool {
-        self.rate.wakeup().is_some()
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.
@@ -461,8 +432,8 @@ impl<R: ResourceRing> Responder<R> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
             && reorder::is_plausible(packet.psn(), self.epsn)
-            && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
+            && packet.bth.is_in_partition();
+        notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
     /// Handles a congestion notification from the peer: lowers the rate of READ responses (L-07)
@@ -471,11 +442,6 @@ impl<R: ResourceRing> Responder<R> {
         if self.state == State::Ready {
             self.rate.on_cnp(now);
         }
-    }
-
-    /// Returns the rate limit of READ responses in bytes per second; `None` without a limit.
-    pub fn rate(&mut self, now: u64) -> Option<u64> {
-        self.rate.rate(now)
     }
 
     /// Forgets the rate limit and the delay of acknowledgements, before the last
@@ -492,33 +458,12 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn.get()
     }
 
-    /// Returns the message sequence number: messages completed, modulo 2^24.
-    #[inline]
-    pub fn msn(&self) -> u32 {
-        self.msn.get()
-    }
-
-    /// Returns the statistics.
-    #[inline]
-    pub fn counters(&self) -> &ResponderCounters {
-        &self.counters
-    }
-
     /// Completes the current receive work request with an error. Returns whether there was one.
     fn fail_recv<E: ResponderEnv>(&mut self, status: Status, env: &mut E) -> bool {
         if self.recv.take().is_none() {
             return false;
         }
-        env.complete_recv(RecvCompletion {
-            status,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
-            pkey: self.pkey,
-        });
+        env.complete_recv(RecvCompletion::failed(status));
         true
     }
 }

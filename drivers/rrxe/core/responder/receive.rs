@@ -10,7 +10,7 @@ use super::{
 use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
-use crate::{pkey, requester, Ext, Fault, Outcome, Packet, Service, Status};
+use crate::{requester, Ext, Fault, Outcome, Packet, Service, Status};
 
 /// Bytes in front of a datagram's payload, for the GRH or the IPv4 header (I-03).
 pub const GRH_LEN: u32 = 40;
@@ -26,7 +26,7 @@ impl<R: ResourceRing> Responder<R> {
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
-        if !pkey::matches(packet.bth.pkey, self.pkey) {
+        if !packet.bth.is_in_partition() {
             env.event(ResponderEvent::PkeyViolation);
             return Outcome::default();
         }
@@ -71,7 +71,7 @@ impl<R: ResourceRing> Responder<R> {
     pub fn accepts_burst(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
         if !self.is_mine(packet)
-            || !pkey::matches(packet.bth.pkey, self.pkey)
+            || !packet.bth.is_in_partition()
             || packet.psn() != self.epsn
             || packet.payload_len != mtu
         {
@@ -130,8 +130,8 @@ impl<R: ResourceRing> Responder<R> {
     /// may be stale or forged.
     #[inline]
     fn established<E: ResponderEnv>(&mut self, env: &mut E) {
-        if self.awaits_first_request {
-            self.awaits_first_request = false;
+        if !self.established {
+            self.established = true;
             env.event(ResponderEvent::CommEstablished);
         }
     }
@@ -307,7 +307,6 @@ impl<R: ResourceRing> Responder<R> {
             invalidated: None,
             solicited: packet.bth.solicited,
             src_qp: deth.src_qpn,
-            pkey: packet.bth.pkey,
         });
         Outcome::default()
     }

@@ -68,7 +68,7 @@ impl<R: ResourceRing> Responder<R> {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
         if self.state == State::Failing {
             // Without the limit, the consumer and the peer learn of the error soon.
             self.stop_waiting();
@@ -278,19 +278,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     fn bth(&self, operation: Operation, psn: Psn) -> Bth {
-        Bth {
-            opcode: Opcode::new(self.service, operation),
-            solicited: false,
-            migreq: true,
-            pad: 0,
-            version: 0,
-            pkey: self.pkey,
-            fecn: false,
-            becn: false,
-            dest_qpn: self.dest_qpn,
-            ackreq: false,
-            psn,
-        }
+        Bth::new(Opcode::new(self.service, operation), self.dest_qpn, psn)
     }
 
     /// Returns the acknowledgement of everything received.
@@ -299,9 +287,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     fn acknowledge(&self, psn: Psn, syndrome: Syndrome) -> TxPacket {
-        let mut packet = TxPacket::new(self.bth(Operation::Acknowledge, psn), Payload::None);
-        packet.first = true;
-        packet.last = true;
+        let mut packet = TxPacket::new(self.bth(Operation::Acknowledge, psn), Payload::None, true);
         packet.push(Aeth::new(syndrome, self.msn).to_bytes());
         packet
     }
@@ -318,9 +304,7 @@ impl<R: ResourceRing> Responder<R> {
             Kind::Done { .. } | Kind::Empty => (0, 0, 0),
             Kind::Atomic { original, .. } => {
                 let bth = self.bth(Operation::AtomicAcknowledge, psn);
-                let mut packet = TxPacket::new(bth, Payload::None);
-                packet.first = true;
-                packet.last = true;
+                let mut packet = TxPacket::new(bth, Payload::None, true);
                 packet.push(aeth);
                 packet.push(AtomicAckEth { original }.to_bytes());
                 return packet;
@@ -339,9 +323,7 @@ impl<R: ResourceRing> Responder<R> {
             (_, 0) => Payload::None,
             (va, len) => Payload::Read { rkey, va, len },
         };
-        let mut packet = TxPacket::new(self.bth(operation, psn), payload);
-        packet.first = first;
-        packet.last = last;
+        let mut packet = TxPacket::new(self.bth(operation, psn), payload, last);
         if first || last {
             packet.push(aeth);
         }

@@ -58,7 +58,7 @@ mod xrceth;
 
 pub use aeth::{credits, Aeth, AtomicAckEth, NakCode, Syndrome};
 pub use atomiceth::AtomicEth;
-pub use bth::Bth;
+pub use bth::{Bth, DEFAULT_PKEY};
 pub use deth::Deth;
 pub use feth::Feth;
 pub use immdt::{Ieth, ImmDt};
