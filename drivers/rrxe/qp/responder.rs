@@ -41,7 +41,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
-    Payload, Psn, RecoveryMode, RecvCompletion, RecvRequest, RemoteAccess,
+    Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess,
     ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
@@ -83,8 +83,8 @@ struct Current {
 }
 
 impl Current {
-    /// Reads the next entry of a ring.
-    fn copy(&mut self, consumer: &Consumer) -> Option<RecvRequest> {
+    /// Reads the next entry of a ring. Returns the number of bytes that it accepts.
+    fn copy(&mut self, consumer: &Consumer) -> Option<u32> {
         let wqe: RecvWqe = consumer.next().ok()?;
         self.wr_id = wqe.wr_id;
         let mut entry = RecvEntry::decode(&wqe, self.segments.len());
@@ -95,9 +95,7 @@ impl Current {
         }
         self.num_sge = entry.num_sge;
         self.malformed = entry.malformed;
-        Some(RecvRequest {
-            length: entry.length(),
-        })
+        Some(entry.length())
     }
 }
 
@@ -198,7 +196,7 @@ impl RecvSide {
                 if env.fetch_recv().is_none() {
                     break;
                 }
-                env.complete_recv(RecvCompletion::failed(Status::WrFlush));
+                env.complete_recv(RecvCompletion::new(Status::WrFlush));
             }
         });
     }
@@ -436,7 +434,7 @@ impl Env<'_> {
 impl ResponderEnv for Env<'_> {
     type Domain = PdId;
 
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+    fn fetch_recv(&mut self) -> Option<u32> {
         if let Some(srq) = &self.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         }
@@ -445,12 +443,12 @@ impl ResponderEnv for Env<'_> {
         if consumer.available().ok()? == 0 {
             return None;
         }
-        let request = self.current.copy(consumer)?;
+        let length = self.current.copy(consumer)?;
         consumer.take();
-        Some(request)
+        Some(length)
     }
 
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         let srq: Arc<Srq> = self.xrc_srq(srqn)?.into();
         let taken = Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         self.current.srq = Some(srq);

@@ -222,7 +222,7 @@ impl Qp {
     fn enter_error(&mut self) {
         self.state = State::Error;
         self.host.go_to_error();
-        let flushed = RecvCompletion::failed(Status::WrFlush);
+        let flushed = RecvCompletion::new(Status::WrFlush);
         let driver = &mut self.host.driver;
         driver
             .received

@@ -355,7 +355,7 @@ impl Requester {
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
             && self.service.is_reliable()
-            && packet.bth.opcode.class() == Class::from(self.service)
+            && packet.bth.opcode.class() == Class::of(self.service)
     }
 
     /// Returns the congestion notification for an answer that arrived marked. The driver asks

@@ -77,13 +77,6 @@ pub enum AtomicOp {
     },
 }
 
-/// A receive work request, as far as the core needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecvRequest {
-    /// Length of its scatter list in bytes.
-    pub length: u32,
-}
-
 /// Operation that consumed a receive work request. The values are those of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -114,8 +107,8 @@ pub struct RecvCompletion {
 }
 
 impl RecvCompletion {
-    /// Returns the result of a receive work request that failed with this status.
-    pub const fn failed(status: Status) -> RecvCompletion {
+    /// Returns the result of a receive work request that received nothing.
+    pub const fn new(status: Status) -> RecvCompletion {
         RecvCompletion {
             status,
             opcode: RecvOpcode::Recv,
@@ -152,8 +145,9 @@ pub trait ResponderEnv {
     type Domain;
 
     /// Takes the next receive work request, which is the current one until
-    /// [`ResponderEnv::complete_recv`]. Returns `None` if the receive queue is empty.
-    fn fetch_recv(&mut self) -> Option<RecvRequest>;
+    /// [`ResponderEnv::complete_recv`]. Returns the length of its scatter list in bytes; `None` if
+    /// the receive queue is empty.
+    fn fetch_recv(&mut self) -> Option<u32>;
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
     /// work request, never beyond its length.
@@ -192,11 +186,9 @@ pub trait ResponderEnv {
         Err(Fault::Protection)
     }
 
-    /// XRC: takes the next receive work request of a shared receive queue, which is the current one
-    /// until [`ResponderEnv::complete_recv`]. Called instead of
-    /// [`ResponderEnv::fetch_recv`]. Returns `Ok(None)` if the queue is empty, and an error if the
-    /// queue pair's domain has no such queue.
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+    /// XRC: takes the next receive work request of a shared receive queue, called instead of
+    /// [`ResponderEnv::fetch_recv`]. Returns an error if the queue pair's domain has no such queue.
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         let _ = srqn;
         Err(Fault::Protection)
     }
@@ -298,8 +290,8 @@ pub struct Responder<R> {
     /// Message sequence number: messages completed.
     pub msn: Psn,
     message: Message,
-    /// The current receive work request.
-    recv: Option<RecvRequest>,
+    /// Length of the current receive work request, if there is one.
+    recv: Option<u32>,
     /// The first request was received ([`ResponderEvent::CommEstablished`]).
     established: bool,
 
@@ -420,7 +412,7 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
-            && packet.bth.opcode.class() == Class::from(self.service)
+            && packet.bth.opcode.class() == Class::of(self.service)
             && !packet.is_response()
     }
 
@@ -463,7 +455,7 @@ impl<R: ResourceRing> Responder<R> {
         if self.recv.take().is_none() {
             return false;
         }
-        env.complete_recv(RecvCompletion::failed(status));
+        env.complete_recv(RecvCompletion::new(status));
         true
     }
 }

@@ -2,11 +2,8 @@
 
 //! Receive direction of the responder: checks packets, and handles errors.
 
-use super::message::Refusal;
-use super::{
-    Message, RecvCompletion, RecvOpcode, ResourceRing, Responder, ResponderEnv, ResponderEvent,
-    State,
-};
+use super::message::{MessagePart, Refusal};
+use super::{Message, RecvOpcode, ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
@@ -78,10 +75,9 @@ impl<R: ResourceRing> Responder<R> {
             return 1;
         }
         let room = match (packet.operation, self.message, self.recv) {
-            (Operation::SendMiddle, Message::Send { received, .. }, Some(recv)) => recv
-                .length
-                .min(requester::MAX_MESSAGE)
-                .saturating_sub(received),
+            (Operation::SendMiddle, Message::Send { received, .. }, Some(length)) => {
+                length.min(requester::MAX_MESSAGE).saturating_sub(received)
+            }
             // At least one byte must be left for the last packet.
             (Operation::WriteMiddle, Message::Write { left, .. }, _) => left.saturating_sub(1),
             _ => 0,
@@ -228,16 +224,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Handles a request of an unreliable connection, which is never answered (H-01). After a gap
     /// the responder waits for the start of the next message (H-03, H-04).
     fn on_unreliable<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
-        let starts = matches!(
-            packet.operation,
-            Operation::SendFirst
-                | Operation::SendOnly
-                | Operation::SendOnlyImm
-                | Operation::WriteFirst
-                | Operation::WriteOnly
-                | Operation::WriteOnlyImm
-        );
-        if starts {
+        if MessagePart::of(packet.operation).is_some_and(|part| part.is_first) {
             // The receive work request of a broken SEND stays current and is reused (H-05).
             self.message = Message::None;
         } else if packet.psn() != self.epsn {
@@ -274,10 +261,8 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles a datagram.
     fn on_datagram<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
-        let (deth, imm) = match packet.ext {
-            Ext::Deth(deth) => (deth, None),
-            Ext::DethImm(deth, imm) => (deth, Some(imm.to_verbs())),
-            _ => return self.drop_packet(),
+        let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = packet.ext else {
+            return self.drop_packet();
         };
         if deth.qkey != self.qkey {
             env.event(ResponderEvent::QkeyViolation);
@@ -290,7 +275,7 @@ impl<R: ResourceRing> Responder<R> {
         // If there is no receive work request (E-12), or it is too small (I-04), the datagram is
         // lost. A work request that is too small waits for the next datagram.
         match self.current_recv(packet, env) {
-            Ok(recv) if recv.length >= byte_len => {}
+            Ok(length) if length >= byte_len => {}
             _ => return self.drop_packet(),
         }
         if packet.payload_len != 0 {
@@ -298,16 +283,7 @@ impl<R: ResourceRing> Responder<R> {
                 return self.fail(fault, env);
             }
         }
-        self.recv = None;
-        env.complete_recv(RecvCompletion {
-            status: Status::Success,
-            opcode: RecvOpcode::Recv,
-            byte_len,
-            imm,
-            invalidated: None,
-            solicited: packet.bth.solicited,
-            src_qp: deth.src_qpn,
-        });
+        self.complete(packet, RecvOpcode::Recv, byte_len, env);
         Outcome::default()
     }
 }

@@ -275,7 +275,7 @@ fn without_the_extensions() {
     impl rrxe_core::ResponderEnv for Plain {
         type Domain = ();
 
-        fn fetch_recv(&mut self) -> Option<rrxe_core::RecvRequest> {
+        fn fetch_recv(&mut self) -> Option<u32> {
             None
         }
         fn write_recv(&mut self, _: u32) -> Result<(), Fault> {
