@@ -104,9 +104,9 @@ impl Prefix {
         }
     }
 
-    /// Starts the ICRC of a packet: everything up to and including `headers`, which are the BTH and
-    /// extension headers of the packet. The caller then feeds payload and padding, and calls
-    /// [`finish`]. If `headers` is shorter than a BTH, which no packet is, ones replace the BTH.
+    /// Starts the ICRC of a packet: everything up to and including `headers`, its BTH and extension
+    /// headers. The caller then feeds payload and padding, and calls [`finish`]. If `headers` is
+    /// shorter than a BTH, which no packet is, ones replace the BTH.
     #[inline]
     pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
         let (_, _, to_bth) = self.parts();
@@ -127,14 +127,13 @@ impl Prefix {
     }
 }
 
-/// Cache of the last packet's prefix. The next packet on the same path shares it if it has the same
-/// length.
+/// Cache of the last packet's prefix, for packets of the same length on the same path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastPrefix(Option<(usize, Prefix)>);
 
 impl LastPrefix {
-    /// Returns the prefix of a packet with `len` bytes of UDP payload and this Identification.
-    /// Calls `make` if the cached prefix is of another length.
+    /// Returns the prefix of a packet with `len` bytes of UDP payload and this Identification, made
+    /// by `make` unless the cached one has this length.
     #[inline]
     pub fn prefix(
         &mut self,

@@ -20,8 +20,7 @@ pub enum Payload {
         /// Length in bytes: 1 to PMTU.
         len: u32,
     },
-    /// From the memory of an RDMA READ. The driver checks key, range and rights again for each
-    /// packet.
+    /// From the memory of an RDMA READ. The driver checks the access again for each packet.
     Read {
         /// The region's key.
         rkey: u32,
@@ -49,9 +48,8 @@ impl Payload {
     }
 }
 
-/// A packet to send. On the wire it consists of [`TxPacket::header`], the payload,
-/// [`TxPacket::pad`] zero bytes and the ICRC. The driver computes the ICRC, because only it knows
-/// the IP header.
+/// A packet to send: [`TxPacket::header`], the payload, [`TxPacket::pad`] zero bytes, and the ICRC,
+/// which the driver computes, because only it knows the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxPacket {
     header: [u8; MAX_HEADER],
@@ -160,8 +158,7 @@ impl TxPacket {
     }
 }
 
-/// Reason why the driver did not take a packet. If the driver takes a packet but cannot send it, it
-/// reports success: the packet is lost, and the protocol recovers.
+/// Reason why the driver did not take a packet. A packet that it takes but cannot send is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
     /// The batch is full. Transmission stops, and continues with this packet at the next poll.

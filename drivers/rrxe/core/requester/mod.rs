@@ -36,8 +36,7 @@ use rtt::Rtt;
 use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
-/// can, whether or not this host keeps up, and a host's receive queue usually has room for 1000
-/// packets.
+/// can, and a host's receive queue usually has room for 1000 packets.
 pub const MAX_RESPONSES: u32 = 1024;
 
 /// The largest message: 2^31 bytes (IBA 9.7.2).
@@ -47,7 +46,7 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 const RNR_RETRY_INFINITE: u8 = 7;
 
 /// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
-/// a second take little CPU time, and a peer that gets so few has not been ready for 80 ms.
+/// a second take little CPU time.
 const MAX_RNR_BACKOFF: u64 = 10_000_000;
 
 /// Loss detection and retransmission strategy.
@@ -57,9 +56,7 @@ pub enum RecoveryMode {
     /// lost tail before the acknowledge timeout.
     #[default]
     Selective,
-    /// Go-back-N with the timers of the specification alone (IBA 9.7.6): a NAK, an implied NAK or
-    /// the acknowledge timeout causes the retransmission of everything from the oldest
-    /// unacknowledged packet on.
+    /// Go-back-N with the timers of the specification alone (IBA 9.7.6).
     Strict,
 }
 
@@ -85,7 +82,7 @@ pub trait RequesterEnv {
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
-    /// scatter list. The requester never exceeds the length of the work request.
+    /// scatter list, never beyond the length of the work request.
     fn write_read_response(
         &mut self,
         slot: &SendSlot<Self::Local>,
@@ -107,8 +104,7 @@ pub trait RequesterEnv {
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
-/// The arguments of the driver for each call: its storage of work requests, the time in
-/// nanoseconds, and its environment.
+/// The driver's arguments of a call: its work requests, the time in nanoseconds, its environment.
 struct Ctx<'a, E: RequesterEnv> {
     slots: &'a mut [SendSlot<E::Local>],
     now: u64,
@@ -150,7 +146,7 @@ pub struct RequesterCounters {
     pub dropped: u32,
 }
 
-/// An RNR NAK's wait: the peer was not ready for a request and said when to try again.
+/// The wait after an RNR NAK.
 #[derive(Clone, Copy, Debug)]
 struct RnrWait {
     /// PSN of the refused request. It and its successors wait.
@@ -255,8 +251,7 @@ impl Requester {
         self.set_recovery(mode);
     }
 
-    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered
-    /// ([`crate::Outcome::buffer`]), regardless of [`Requester::buffering`].
+    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered.
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
         self.peer = Peer::new(mode);
@@ -268,8 +263,7 @@ impl Requester {
         self.buffering && self.mode == RecoveryMode::Selective
     }
 
-    /// Returns whether any sent packet is not known to have arrived. For unreliable services that
-    /// is never known, so this returns false.
+    /// Returns whether a packet was sent and not acknowledged; false for unreliable services.
     #[inline]
     pub fn has_unacknowledged(&self) -> bool {
         self.una != self.max_psn
@@ -312,8 +306,7 @@ impl Requester {
         }
     }
 
-    /// Enters the Send Queue Drained state: finishes the message in progress and starts no new one
-    /// (J-05).
+    /// Enters the Send Queue Drained state: no new message starts (J-05).
     pub fn pause(&mut self) {
         self.paused = true;
     }
@@ -333,9 +326,9 @@ impl Requester {
         slots.len().is_power_of_two() && (self.head.wrapping_sub(self.tail) as usize) < slots.len()
     }
 
-    /// Returns when to call [`Requester::handle_timeout`], as an absolute time in nanoseconds. The
-    /// driver asks again after every other call. After `handle_timeout` the time is in the future,
-    /// even if the pending packets could not be sent.
+    /// Returns when to call [`Requester::handle_timeout`], in nanoseconds. The driver asks again
+    /// after every other call. After `handle_timeout` the time is in the future, even if the pending
+    /// packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
         [
@@ -358,10 +351,9 @@ impl Requester {
             && packet.bth.opcode.class() == Class::of(self.service)
     }
 
-    /// Returns the congestion notification for an answer that arrived marked. The driver asks
-    /// before it hands in the answer. `None` if the requester will drop the packet because of its
-    /// header (L-03, L-04), or if its PSN is too far off for an answer on this connection: it is
-    /// stale or forged.
+    /// Returns the congestion notification for an answer that arrived marked, before it is handled.
+    /// `None` if the requester will drop the packet because of its header (L-03, L-04), or if its
+    /// PSN is so far off that it is stale or forged.
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
@@ -370,8 +362,7 @@ impl Requester {
         notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
-    /// Handles a congestion notification from the peer: lowers the rate (L-07) and changes nothing
-    /// else.
+    /// Handles a congestion notification: lowers the rate (L-07) and nothing else.
     pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
             self.rate.on_cnp(now);

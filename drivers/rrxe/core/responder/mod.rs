@@ -4,8 +4,7 @@
 //! answers (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
 //!
 //! The responder executes a request when it arrives. [`Responder::poll_transmit`] later sends the
-//! answers in the order of the PSNs: first those to unanswered READs and atomics, then a NAK or a
-//! single acknowledgement for everything before it.
+//! answers in the order of the PSNs: those to READs and atomics, then a NAK or one acknowledgement.
 
 mod message;
 mod receive;
@@ -27,8 +26,8 @@ pub use resources::Resource;
 /// Maximum number of READs and atomics that can be replayed: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 128;
 
-/// Storage of a responder's resources, owned by the driver. The responder uses at most the first
-/// [`MAX_RESOURCES`] entries. The default is empty.
+/// Storage of a responder's resources, of which it uses at most [`MAX_RESOURCES`]. The default is
+/// empty.
 pub trait ResourceRing: DerefMut<Target = [Resource<Self::Domain>]> + Default {
     /// [`ResponderEnv::Domain`].
     type Domain: Copy + Default;
@@ -144,9 +143,8 @@ pub trait ResponderEnv {
     /// The identity of a protection domain.
     type Domain;
 
-    /// Takes the next receive work request, which is the current one until
-    /// [`ResponderEnv::complete_recv`]. Returns the length of its scatter list in bytes; `None` if
-    /// the receive queue is empty.
+    /// Takes the next receive work request, the current one until [`ResponderEnv::complete_recv`].
+    /// Returns the length of its scatter list in bytes; `None` if the receive queue is empty.
     fn fetch_recv(&mut self) -> Option<u32>;
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
@@ -174,41 +172,37 @@ pub trait ResponderEnv {
     /// Stores the 8-byte payload of the packet being handled atomically: no reader sees a part of
     /// it. `va` is a multiple of 8. Checks the peer's write access. The default implementation
     /// refuses every ATOMIC WRITE.
-    fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let _ = (rkey, va);
+    fn atomic_write(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
         Err(Fault::Protection)
     }
 
     /// Flushes earlier writes to a region. Checks the peer's access, even if the range is empty.
     /// The default implementation refuses every FLUSH.
-    fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
-        let _ = (rkey, flush);
+    fn flush(&mut self, _rkey: u32, _flush: Flush) -> Result<(), Fault> {
         Err(Fault::Protection)
     }
 
     /// XRC: takes the next receive work request of a shared receive queue, called instead of
     /// [`ResponderEnv::fetch_recv`]. Returns an error if the queue pair's domain has no such queue.
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
-        let _ = srqn;
+    fn fetch_xrc_recv(&mut self, _srqn: u32) -> Result<Option<u32>, Fault> {
         Err(Fault::Protection)
     }
 
     /// Invalidates a key on behalf of the peer.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
-    /// Completes the current receive work request. Not called if there is no current one, because
-    /// an error occurred before it was fetched.
+    /// Completes the current receive work request.
     fn complete_recv(&mut self, completion: RecvCompletion);
 
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to send. It has payload only if [`ResponderEnv::transmit_read`] is the
-    /// default implementation. See [`TxError`] for the errors.
+    /// Takes a packet to send, without payload unless [`ResponderEnv::transmit_read`] is the default
+    /// implementation. See [`TxError`] for the errors.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes READ responses with payload to send: `count` packets, this one and its successors by
-    /// [`TxPacket::advance`], which differ only in PSN and payload position. `domain` is what
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. The domain is what
     /// [`ResponderEnv::check_remote`] returned for the READ. Returns how many were taken, and why
     /// the next one was not; `Local` means the same as `RemoteAccess` here. The default
     /// implementation calls [`ResponderEnv::transmit`] for each packet.
@@ -216,9 +210,8 @@ pub trait ResponderEnv {
         &mut self,
         packet: &TxPacket,
         count: u32,
-        domain: Self::Domain,
+        _domain: Self::Domain,
     ) -> (u32, Result<(), TxError>) {
-        let _ = domain;
         packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 }
@@ -267,16 +260,13 @@ enum Message {
 pub struct ResponderCounters {
     /// Requests received before.
     pub duplicates: u32,
-    /// Sequence gaps for which a NAK was created. For a service without NAKs (UC), requests that
-    /// arrived too early.
+    /// Sequence gaps for which a NAK was created; for UC, requests that arrived too early.
     pub out_of_sequence: u32,
     /// RNR NAKs sent.
     pub rnr_naks: u32,
-    /// Packets dropped: of the wrong kind, in the wrong state, or without room. Excludes key
-    /// mismatches, which have an event.
+    /// Packets dropped: of the wrong kind, in the wrong state, or without room.
     pub dropped: u32,
-    /// Requests refused because the peer lacks access: invalid keys, and keys of other domains,
-    /// rights or ranges.
+    /// Requests refused because of a wrong key, domain, right or range.
     pub wrong_keys: u32,
 }
 
@@ -344,8 +334,8 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Returns to the Reset state: forgets everything, including attributes and the current receive
-    /// work request, without completing it. Returns the resource storage.
+    /// Returns to the Reset state: forgets everything, and does not complete the current receive work
+    /// request. Returns the resource storage.
     pub fn reset(&mut self) -> R {
         core::mem::replace(self, Responder::new(self.service))
             .resources
@@ -357,10 +347,9 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn = Psn::new(psn);
     }
 
-    /// Replaces the resource storage, which needs room for all READs and atomics that the peer may
-    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15), at most [`MAX_RESOURCES`]. Moves the
-    /// resources that await an answer or may be replayed, as far as there is room. Returns the old
-    /// storage.
+    /// Replaces the resource storage, which has room for all READs and atomics that the peer may have
+    /// outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there. Returns
+    /// the old storage.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
     }
@@ -385,9 +374,8 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Enters the Error state, in which the responder accepts and sends nothing. Completes the
-    /// current receive work request, if any, as flushed; the driver then flushes the rest of the
-    /// receive queue.
+    /// Enters the Error state, in which the responder accepts and sends nothing. Flushes the current
+    /// receive work request, and the driver then the rest of the receive queue.
     pub fn enter_error<E: ResponderEnv>(&mut self, env: &mut E) {
         self.state = State::Error;
         self.message = Message::None;
@@ -400,8 +388,8 @@ impl<R: ResourceRing> Responder<R> {
         self.fail_recv(Status::WrFlush, env);
     }
 
-    /// Returns when to call [`Responder::poll_transmit`] even without an event, as an absolute time
-    /// in nanoseconds. The driver asks again after every poll.
+    /// Returns when to call [`Responder::poll_transmit`] even without an event, in nanoseconds. The
+    /// driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
         let timeouts = [self.rate.wakeup, self.ack_policy.deadline()];
@@ -416,10 +404,10 @@ impl<R: ResourceRing> Responder<R> {
             && !packet.is_response()
     }
 
-    /// Returns the congestion notification for a request that arrived marked. The driver asks
-    /// before it hands in the request. `None` for datagrams, whose senders have no connection to
-    /// slow down; if the responder will drop the packet because of its header (L-03); or if its PSN
-    /// is too far off for a request of this connection: it is stale or forged.
+    /// Returns the congestion notification for a request that arrived marked, before it is handled.
+    /// `None` for datagrams, whose senders have no connection to slow down; if the responder will
+    /// drop the packet because of its header (L-03); or if its PSN is so far off that it is stale or
+    /// forged.
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
@@ -428,8 +416,8 @@ impl<R: ResourceRing> Responder<R> {
         notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
-    /// Handles a congestion notification from the peer: lowers the rate of READ responses (L-07)
-    /// and changes nothing else.
+    /// Handles a congestion notification: lowers the rate of READ responses (L-07) and nothing else
+    ///
     pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
             self.rate.on_cnp(now);
@@ -437,8 +425,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Forgets the rate limit and the delay of acknowledgements, before the last
-    /// [`Responder::poll_transmit`] of a queue pair that is being destroyed. Nothing follows that
-    /// would congest the network, and the responder sends now or never.
+    /// [`Responder::poll_transmit`] of a queue pair that is being destroyed.
     pub fn stop_waiting(&mut self) {
         self.rate = RateLimiter::default();
         self.ack_policy = AckPolicy::default();

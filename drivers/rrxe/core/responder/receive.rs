@@ -62,8 +62,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
-    /// be handled at once: only those certain to be expected and to have room. Returns 1 if the
-    /// packet must be handled alone.
+    /// be handled at once: those certain to be expected and to have room, and at least 1.
     #[inline]
     pub fn accepts_burst(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
@@ -91,13 +90,12 @@ impl<R: ResourceRing> Responder<R> {
         psn == self.epsn
     }
 
-    /// Notes the state of the buffered packets ([`crate::Reorder`]) after the driver has handled
-    /// the received packet and all buffered ones that were due. `taken` says that some buffered
-    /// packets were handled just now, `left` that some are still buffered beyond another gap.
+    /// Notes whether buffered packets ([`crate::Reorder`]) were handled just now (`taken`), and
+    /// whether some are `left` beyond another gap.
     ///
-    /// If buffered packets were just handled, the responder reports the next gap at once, because
-    /// no later packet may do so. Otherwise the missing packets may still be on their way, and the
-    /// responder reports the gap with the next acknowledgement that the peer asks for.
+    /// If some were handled, the responder reports the next gap at once, because no later packet may
+    /// do so. Otherwise the missing packets may still be on their way, and the responder reports the
+    /// gap with the next acknowledgement that the peer asks for.
     pub fn on_buffered(&mut self, taken: bool, left: bool) -> Outcome {
         self.buffering = left;
         Outcome::transmit(taken && left && self.state == State::Ready && self.nak_gap())
@@ -122,8 +120,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Reports the first request of the peer (J-21). Not called for an unexpected request, which
-    /// may be stale or forged.
+    /// Reports the first request of the peer that is expected, and so not stale or forged (J-21).
     #[inline]
     fn established<E: ResponderEnv>(&mut self, env: &mut E) {
         if !self.established {
@@ -221,8 +218,8 @@ impl<R: ResourceRing> Responder<R> {
         Outcome::transmit(true)
     }
 
-    /// Handles a request of an unreliable connection, which is never answered (H-01). After a gap
-    /// the responder waits for the start of the next message (H-03, H-04).
+    /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends the
+    /// message (H-03, H-04).
     fn on_unreliable<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
         if MessagePart::of(packet.operation).is_some_and(|part| part.is_first) {
             // The receive work request of a broken SEND stays current and is reused (H-05).
