@@ -82,7 +82,7 @@ impl Both {
         assert_eq!(world.open, model.open);
         assert_eq!(world.dead, model.dead, "one of them is lost");
         assert_eq!(self.core.responder.expected_psn(), model.expected);
-        assert_eq!(self.core.responder.msn(), model.messages);
+        assert_eq!(self.core.responder.msn.get(), model.messages);
         assert_eq!(world.done.len(), model.done.len(), "completions");
         if let (Some((receive, completion)), Some(expected)) =
             (world.done.last(), model.done.last())

@@ -41,11 +41,14 @@ fn check(packet: &Packet, head: &[u8], total: u32) {
     }
     let parts = header_len as u64
         + u64::from(packet.payload_len)
-        + u64::from(packet.pad)
+        + u64::from(packet.bth.pad)
         + u64::from(rrxe_core::wire::ICRC_LEN);
     assert_eq!(parts, u64::from(total), "the parts are not the whole");
-    assert!(packet.pad <= 3);
-    assert_eq!(packet.pad, (packet.payload_len as u8).wrapping_neg() & 3);
+    assert!(packet.bth.pad <= 3);
+    assert_eq!(
+        packet.bth.pad,
+        (packet.payload_len as u8).wrapping_neg() & 3
+    );
     assert_ne!(packet.bth.dest_qpn, 0);
 
     if !has_xrceth(packet) {

@@ -298,7 +298,6 @@ impl End {
             compare_add: 1,
             swap: 2,
             remote_qpn: PEER,
-            pkey: 0xffff,
             local: self.posted,
             ..SendSlot::default()
         };
@@ -431,7 +430,7 @@ impl End {
     fn check(&self) {
         let outstanding = self.world.outstanding.len() as u32;
         assert_eq!(self.requester.outstanding(), outstanding);
-        assert!(self.requester.outstanding_reads() <= outstanding);
+        assert!(u32::from(self.requester.reads) <= outstanding);
     }
 }
 
@@ -446,20 +445,20 @@ pub fn run(data: &[u8]) {
         n => u32::from(n).wrapping_sub(16),
     };
     let mut requester = Requester::new(service.core());
-    requester.set_src_qpn(OWN);
+    requester.src_qpn = OWN;
     let apply = |requester: &mut Requester| {
-        requester.set_dest_qpn(PEER);
-        requester.set_mtu(Mtu::from_bytes(mtu).expect("an MTU"));
+        requester.dest_qpn = PEER;
+        requester.mtu = Mtu::from_bytes(mtu).expect("an MTU");
         requester.set_psn(psn);
         requester.set_retry_count(retries);
         requester.set_rnr_retry(retries >> 3);
         requester.set_timeout(timeout);
-        requester.set_max_rd_atomic(reads % 8);
-        requester.set_qkey(QKEY);
+        requester.max_rd_atomic = reads % 8;
+        requester.qkey = QKEY;
         requester.start();
     };
     let places = usize::from(reads >> 7) * PLACES;
-    requester.set_buffering(places != 0);
+    requester.buffering = places != 0;
     if reads & 0x40 != 0 {
         requester.set_recovery(RecoveryMode::Strict);
     }
@@ -529,9 +528,8 @@ pub fn run(data: &[u8]) {
             }
             0xf4..=0xf5 => end.world.local_fault = Some(Fault::Protection),
             0xf6..=0xf7 => end.requester.pause(),
-            0xf8..=0xf9 => end.requester.resume(),
-            // Moves from SQE back to RTS.
-            0xfa => {
+            // Moves from SQD or SQE back to RTS.
+            0xf8..=0xfa => {
                 end.requester.start();
                 end.world.failed = false;
             }
@@ -539,7 +537,7 @@ pub fn run(data: &[u8]) {
                 0xff => end.requester.on_cnp(end.now),
                 timeout => end.requester.set_timeout(timeout),
             },
-            0xfc => end.requester.set_max_rd_atomic(script.u8() % 8),
+            0xfc => end.requester.max_rd_atomic = script.u8() % 8,
             0xfd => {
                 let drained = end.requester.is_drained(&end.slots);
                 let started = end

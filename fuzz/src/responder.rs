@@ -86,12 +86,12 @@ impl Setup {
     }
 
     fn apply(&self, responder: &mut Responder) {
-        responder.set_mtu(Mtu::from_bytes(self.mtu).expect("an MTU"));
+        responder.mtu = Mtu::from_bytes(self.mtu).expect("an MTU");
         responder.set_psn(self.psn);
-        responder.set_dest_qpn(PEER);
-        responder.set_qkey(QKEY);
+        responder.dest_qpn = PEER;
+        responder.qkey = QKEY;
         responder.set_resources(vec![Resource::default(); usize::from(self.resources)]);
-        responder.set_min_rnr_timer(self.rnr);
+        responder.min_rnr_timer = self.rnr;
         let [read, write, atomic] = self.access;
         responder.set_access(read, write, atomic);
         responder.set_flush_access(self.flush[0], self.flush[1]);
@@ -155,7 +155,7 @@ impl End {
 
     fn handle(&mut self, packet: &Packet, fed: &Fed) {
         self.world.packet = Some(*fed);
-        let (psn, msn) = (self.responder.expected_psn(), self.responder.msn());
+        let (psn, msn) = (self.responder.expected_psn(), self.responder.msn.get());
         let outcome = self
             .responder
             .handle_packet(self.now, packet, &mut self.world);
@@ -168,10 +168,10 @@ impl End {
                     !moved || packet.psn().get() == psn,
                     "took what it did not expect"
                 );
-                let more = self.responder.msn().wrapping_sub(msn) & 0xff_ffff;
+                let more = self.responder.msn.get().wrapping_sub(msn) & 0xff_ffff;
                 assert!(more <= 1, "{more} messages in one packet");
             }
-            _ => assert_eq!(self.responder.msn(), msn),
+            _ => assert_eq!(self.responder.msn.get(), msn),
         }
         assert!(!outcome.sqe, "a responder has no send queue");
         if outcome.buffer {

@@ -5,8 +5,8 @@
 
 use crate::script::{Fed, Script};
 use rrxe_core::{
-    AtomicOp, Fault, Flush, Payload, RecvCompletion, RecvRequest, RemoteAccess, ResponderEnv,
-    ResponderEvent, Status, TxError, TxPacket,
+    AtomicOp, Fault, Flush, Payload, RecvCompletion, RemoteAccess, ResponderEnv, ResponderEvent,
+    Status, TxError, TxPacket,
 };
 use rrxe_testkit::{execute_atomic, layout::extensions};
 use std::collections::VecDeque;
@@ -169,12 +169,12 @@ fn within((va, len): (u64, u32), outer: (u64, u32)) -> bool {
 impl ResponderEnv for World {
     type Domain = ();
 
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+    fn fetch_recv(&mut self) -> Option<u32> {
         assert!(!self.dead && self.current.is_none());
         self.current = self.receives.pop_front();
-        self.current.as_ref().map(|receive| RecvRequest {
-            length: receive.data.len() as u32,
-        })
+        self.current
+            .as_ref()
+            .map(|receive| receive.data.len() as u32)
     }
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
@@ -253,7 +253,7 @@ impl ResponderEnv for World {
         Ok(())
     }
 
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         if srqn == 3 {
             return Err(Fault::Protection);
         }

@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
     };
     let service = Service::read(kind);
     let mut requester = Requester::new(service.core());
-    requester.set_mtu(Mtu::default());
+    requester.mtu = Mtu::default();
     requester.start();
     while !script.is_empty() {
         match script.u8() & 3 {

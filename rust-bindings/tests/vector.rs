@@ -11,7 +11,7 @@ mod fold;
 mod copy;
 
 use proptest::prelude::*;
-use rrxe_core::icrc::crc32_le;
+use rrxe_testkit::crc32_le;
 
 /// Returns whether the CPU has the required instructions. Without them, the kernel's own tests skip
 /// the routines, too.

@@ -11,24 +11,20 @@
 //! The algorithm is that of DCQCN (Zhu and others, "Congestion Control for Large-Scale RDMA
 //! Deployments", SIGCOMM 2015), without its byte counter. A queue pair has no limit until the first
 //! notification. The limit then starts at the measured rate, because software does not know the
-//! line rate. The constants below define the steps.
-//!
-//! Nothing here runs in the background: each query computes the rate for the given time.
+//! line rate. Each query computes the rate for the given time.
 
 use crate::psn::Psn;
 use crate::wire::{Bth, Opcode};
-use crate::{Payload, TxPacket};
+use crate::{packet::CNP_RESERVED, Payload, TxPacket};
 
-/// Minimum rate in bytes per second: 10 Mbit/s. At this rate a packet of 4096 bytes leaves every
-/// 3.3 ms, often enough for the usual timeouts of a peer (67 ms). Hardware goes down to 1 Mbit/s.
+/// Minimum rate in bytes per second: 10 Mbit/s, at which a packet of 4096 bytes leaves every 3.3 ms,
+/// often enough for the usual timeouts of a peer (67 ms).
 pub const MIN_RATE: u64 = 10_000_000 / 8;
 
-/// Rate at which the limit is removed, in bytes per second: 100 Gbit/s, more than this
-/// implementation can send on a queue pair.
+/// Rate at which the limit is removed, in bytes per second: 100 Gbit/s.
 pub const MAX_RATE: u64 = 100_000_000_000 / 8;
 
-/// Minimum time between two reductions of the rate, in nanoseconds: the interval in which a DCQCN
-/// notification point sends one notification.
+/// Minimum time between two reductions of the rate, in nanoseconds (DCQCN's notification interval).
 pub const REDUCE_INTERVAL: u64 = 50_000;
 
 /// Interval without a notification after which the congestion estimate falls, in nanoseconds
@@ -39,8 +35,8 @@ pub const ALPHA_INTERVAL: u64 = 55_000;
 /// hardware default of `rpg_time_reset`).
 pub const RAISE_INTERVAL: u64 = 300_000;
 
-/// Number of steps that each halve the distance to the target rate (fast recovery), and then of
-/// steps that add [`ADDITIVE_INCREASE`] (DCQCN's F).
+/// Number of steps that halve the distance to the target rate (fast recovery), and then of steps
+/// that add [`ADDITIVE_INCREASE`] (DCQCN's F).
 pub const RECOVERY_STEPS: u32 = 5;
 
 /// Increase of the target rate by an additive step, in bytes per second: 5 Mbit/s (the hardware
@@ -48,21 +44,20 @@ pub const RECOVERY_STEPS: u32 = 5;
 pub const ADDITIVE_INCREASE: u64 = 5_000_000 / 8;
 
 /// Increase of the target rate by the first hyper-increase step, in bytes per second: 50 Mbit/s
-/// (`rpg_hai_rate`). The second step adds twice that, the third three times. A queue pair is
-/// therefore free of a limit after 25 ms, whatever its rate was.
+/// (`rpg_hai_rate`). The n-th step adds n times that, which ends any limit after 25 ms.
 pub const HYPER_INCREASE: u64 = 50_000_000 / 8;
 
 /// Burst size as time at the current rate, in nanoseconds. One packet may always leave.
 pub const BURST: u64 = 200_000;
 
-/// Maximum interval between acknowledgement requests of a limited sender, in nanoseconds. At a low
+/// Maximum interval between acknowledgement requests of a limited sender, in nanoseconds: at a low
 /// rate, a quarter of a window takes longer than a timeout.
 const ACK_INTERVAL: u64 = 1_000_000;
 
 /// Log2 of the measurement window in nanoseconds: 2^20 ns are about a millisecond.
 const WINDOW_SHIFT: u32 = 20;
 
-/// Bytes of Ethernet, IPv4 and UDP headers in front of a packet.
+/// Bytes of headers in front of a packet: Ethernet, IPv4, UDP.
 const OVERHEAD: u64 = 14 + 20 + 8;
 
 /// A congestion estimate of 1.0.
@@ -71,33 +66,20 @@ const ONE: u64 = 1 << 16;
 /// Log2 of the inverse weight of a new observation in the estimate: 1/256 (DCQCN's g).
 const WEIGHT_SHIFT: u32 = 8;
 
-/// Reserved bytes after the BTH of a notification.
-const RESERVED: [u8; 16] = [0; 16];
-
 /// Returns the congestion notification packet for a queue pair (IBA A17.9.3): BECN set, PSN 0, and
 /// MigReq 0 as hardware sends it.
-pub(crate) fn cnp(dest_qpn: u32, pkey: u16) -> TxPacket {
+pub(crate) fn cnp(dest_qpn: u32) -> TxPacket {
     let bth = Bth {
-        opcode: Opcode::CNP,
-        solicited: false,
         migreq: false,
-        pad: 0,
-        version: 0,
-        pkey,
-        fecn: false,
         becn: true,
-        dest_qpn,
-        ackreq: false,
-        psn: Psn::new(0),
+        ..Bth::new(Opcode::CNP, dest_qpn, Psn::new(0))
     };
-    let mut packet = TxPacket::new(bth, Payload::None);
-    packet.first = true;
-    packet.last = true;
-    packet.push(RESERVED);
+    let mut packet = TxPacket::new(bth, Payload::None, true);
+    packet.push([0; CNP_RESERVED]);
     packet
 }
 
-/// Decides which marked packets of a queue pair cause a notification. By default none was sent yet.
+/// Decides which marked packets of a queue pair cause a notification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotificationPoint {
     last: Option<u64>,
@@ -105,13 +87,11 @@ pub struct NotificationPoint {
 
 impl NotificationPoint {
     /// Handles a marked packet that arrived at `now`. Returns whether to send a notification, at
-    /// most one per `interval` (both in nanoseconds). With an `interval` of 0 every packet causes
-    /// one (L-02).
+    /// most one per `interval` nanoseconds (L-02).
     pub fn marked(&mut self, now: u64, interval: u64) -> bool {
-        let due = match self.last {
-            Some(last) => now.saturating_sub(last) >= interval,
-            None => true,
-        };
+        let due = self
+            .last
+            .is_none_or(|last| now.saturating_sub(last) >= interval);
         if due {
             self.last = Some(now);
         }
@@ -120,7 +100,7 @@ impl NotificationPoint {
 }
 
 /// A rate limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Limit {
     /// Current rate in bytes per second.
     current: u64,
@@ -149,12 +129,12 @@ pub struct RateLimiter {
     /// Bytes per second in earlier windows.
     measured: u64,
     limit: Option<Limit>,
-    /// Time at which a delayed packet may leave.
-    wakeup: Option<u64>,
+    /// When to poll again for a delayed packet; `None` if no packet is delayed.
+    pub wakeup: Option<u64>,
 }
 
 impl RateLimiter {
-    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] returns when.
+    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] says when.
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {
         self.wakeup = None;
@@ -162,16 +142,13 @@ impl RateLimiter {
             return true;
         }
         self.advance(now);
-        let Some(limit) = &self.limit else {
-            return true;
-        };
-        if limit.paid_until < now.saturating_add(BURST) {
-            return true;
-        }
         // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
-        let half = BURST >> 1;
-        self.wakeup = Some(limit.paid_until.saturating_sub(half));
-        false
+        self.wakeup = self
+            .limit
+            .as_ref()
+            .filter(|limit| limit.paid_until >= now.saturating_add(BURST))
+            .map(|limit| limit.paid_until.saturating_sub(BURST >> 1));
+        self.wakeup.is_none()
     }
 
     /// Returns whether there is no rate limit.
@@ -216,15 +193,10 @@ impl RateLimiter {
             }
             None => Limit {
                 current: measured,
-                target: measured,
                 alpha: ONE,
-                steps: 0,
-                reduced: now,
-                alpha_from: now,
-                raise_from: now,
                 paid_until: now,
-                ns_per_byte: 0,
                 asked: now,
+                ..Limit::default()
             },
         };
         // A limit far above the sent rate has no effect, but a pause must not lower it too far.
@@ -248,18 +220,6 @@ impl RateLimiter {
         self.limit = Some(limit);
     }
 
-    /// Returns when to poll again for a delayed packet.
-    #[inline]
-    pub fn wakeup(&self) -> Option<u64> {
-        self.wakeup
-    }
-
-    /// Clears the pacing wake-up.
-    #[inline]
-    pub fn clear_wakeup(&mut self) {
-        self.wakeup = None;
-    }
-
     /// Returns whether the next packet must ask for an acknowledgement because of the low rate.
     #[inline]
     pub fn wants_ack(&mut self, now: u64) -> bool {
@@ -273,7 +233,7 @@ impl RateLimiter {
     }
 
     /// Returns the rate limit in bytes per second; `None` without a limit.
-    pub fn rate(&mut self, now: u64) -> Option<u64> {
+    pub fn limit(&mut self, now: u64) -> Option<u64> {
         self.advance(now);
         self.limit.map(|limit| limit.current)
     }

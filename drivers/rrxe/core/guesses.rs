@@ -30,10 +30,8 @@ impl Guesses {
     /// Counts a wrong key.
     pub fn note_wrong(&mut self, now: u64) {
         if self.wrong == 0 || self.is_over(now) {
-            *self = Self {
-                since: now,
-                wrong: 0,
-            };
+            self.since = now;
+            self.wrong = 0;
         }
         self.wrong = self.wrong.saturating_add(1);
     }

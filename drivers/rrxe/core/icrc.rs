@@ -9,18 +9,8 @@
 //! and the six reserved bits beside them.
 //!
 //! The CRC function is a parameter with the signature of the kernel's `crc32_le`: state in, state
-//! out, no inversion at either end. [`crc32_le`] is a portable implementation. The caller passes
-//! the state along, so that it can feed a scattered payload piece by piece:
-//!
-//! ```
-//! use rrxe_core::icrc;
-//! # let (ip, udp, headers, payload) = ([0u8; 20], [0u8; 8], [0u8; 12], [[0u8; 8], [1u8; 8]]);
-//! let mut state = icrc::ipv4(icrc::crc32_le, &ip, &udp, &headers);
-//! for piece in &payload {
-//!     state = icrc::crc32_le(state, piece);
-//! }
-//! let icrc: [u8; 4] = icrc::finish(state);
-//! ```
+//! out, no inversion at either end. The caller passes the state along, so that it can feed a
+//! scattered payload piece by piece.
 
 use crate::wire::Bth;
 
@@ -30,7 +20,7 @@ pub const ICRC: usize = crate::wire::ICRC_LEN as usize;
 /// The ICRC field of a packet without an ICRC.
 pub const NO_ICRC: [u8; ICRC] = [0; ICRC];
 
-/// Initial state of [`crc32_le`].
+/// Initial state of the CRC.
 const SEED: u32 = !0;
 
 /// Number of leading bytes of ones.
@@ -56,39 +46,40 @@ const SHORTER: usize = IP - 20;
 impl Prefix {
     /// Returns the prefix of IPv4 packets with these headers.
     #[inline]
-    pub fn ipv4(ip: &[u8; 20], udp: &[u8; 8]) -> Prefix {
-        let mut prefix = Prefix {
-            bytes: [0xff; ONES + IP + UDP + Bth::LEN],
-            is_ipv4: true,
-        };
-        let (to_ip, to_udp, _) = prefix.parts();
-        let (_, to_ip) = to_ip.split_at_mut(SHORTER);
-        to_ip.copy_from_slice(ip);
+    pub fn ipv4(ip: &[u8; 20], udp: &[u8; UDP]) -> Prefix {
         // Type of service, time to live, header checksum.
-        for masked in [1, 8, 10, 11] {
-            mask(to_ip, masked);
-        }
-        set_udp(to_udp, udp);
-        prefix
+        Prefix::new(true, ip, [1, 8, 10, 11], udp)
     }
 
     /// Returns the prefix of IPv6 packets with these headers.
     #[inline]
-    pub fn ipv6(ip: &[u8; 40], udp: &[u8; 8]) -> Prefix {
-        let mut prefix = Prefix {
-            bytes: [0xff; ONES + IP + UDP + Bth::LEN],
-            is_ipv4: false,
-        };
-        let (to_ip, to_udp, _) = prefix.parts();
-        to_ip.copy_from_slice(ip);
-        // Traffic class and flow label, but not the version; hop limit.
-        if let Some(version) = to_ip.first_mut() {
+    pub fn ipv6(ip: &[u8; IP], udp: &[u8; UDP]) -> Prefix {
+        // Traffic class and flow label; hop limit.
+        let mut prefix = Prefix::new(false, ip, [1, 2, 3, 7], udp);
+        // The rest of the traffic class, but not the version.
+        if let Some(version) = prefix.parts().0.first_mut() {
             *version |= 0x0f;
         }
-        for masked in [1, 2, 3, 7] {
-            mask(to_ip, masked);
+        prefix
+    }
+
+    /// Returns a prefix with ones in the `masked` bytes of the IP header.
+    #[inline(always)]
+    fn new(is_ipv4: bool, ip: &[u8], masked: [usize; 4], udp: &[u8; UDP]) -> Prefix {
+        let mut prefix = Prefix {
+            bytes: [0xff; ONES + IP + UDP + Bth::LEN],
+            is_ipv4,
+        };
+        let (to_ip, to_udp, _) = prefix.parts();
+        let (_, to_ip) = to_ip.split_at_mut(IP.saturating_sub(ip.len()));
+        to_ip.copy_from_slice(ip);
+        for index in masked {
+            mask(to_ip, index);
         }
-        set_udp(to_udp, udp);
+        to_udp.copy_from_slice(udp);
+        // The checksum.
+        mask(to_udp, 6);
+        mask(to_udp, 7);
         prefix
     }
 
@@ -113,9 +104,9 @@ impl Prefix {
         }
     }
 
-    /// Starts the ICRC of a packet: everything up to and including `headers`, which are the BTH and
-    /// extension headers of the packet. The caller then feeds payload and padding, and calls
-    /// [`finish`]. If `headers` is shorter than a BTH, which no packet is, ones replace the BTH.
+    /// Starts the ICRC of a packet: everything up to and including `headers`, its BTH and extension
+    /// headers. The caller then feeds payload and padding, and calls [`finish`]. If `headers` is
+    /// shorter than a BTH, which no packet is, ones replace the BTH.
     #[inline]
     pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
         let (_, _, to_bth) = self.parts();
@@ -136,14 +127,13 @@ impl Prefix {
     }
 }
 
-/// Cache of the last packet's prefix. The next packet on the same path shares it if it has the same
-/// length.
+/// Cache of the last packet's prefix, for packets of the same length on the same path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastPrefix(Option<(usize, Prefix)>);
 
 impl LastPrefix {
-    /// Returns the prefix of a packet with `len` bytes of UDP payload and this Identification.
-    /// Calls `make` if the cached prefix is of another length.
+    /// Returns the prefix of a packet with `len` bytes of UDP payload and this Identification, made
+    /// by `make` unless the cached one has this length.
     #[inline]
     pub fn prefix(
         &mut self,
@@ -159,18 +149,6 @@ impl LastPrefix {
     }
 }
 
-/// Starts the ICRC of an IPv4 packet. See [`Prefix::start`].
-#[inline]
-pub fn ipv4(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
-    Prefix::ipv4(ip, udp).start(crc, headers)
-}
-
-/// Starts the ICRC of an IPv6 packet. See [`Prefix::start`].
-#[inline]
-pub fn ipv6(crc: impl Fn(u32, &[u8]) -> u32, ip: &[u8; 40], udp: &[u8; 8], headers: &[u8]) -> u32 {
-    Prefix::ipv6(ip, udp).start(crc, headers)
-}
-
 /// Returns the four ICRC bytes at the end of the packet.
 #[inline]
 pub const fn finish(state: u32) -> [u8; 4] {
@@ -181,95 +159,5 @@ pub const fn finish(state: u32) -> [u8; 4] {
 fn mask(bytes: &mut [u8], index: usize) {
     if let Some(byte) = bytes.get_mut(index) {
         *byte = 0xff;
-    }
-}
-
-#[inline]
-fn set_udp(to: &mut [u8], udp: &[u8; UDP]) {
-    to.copy_from_slice(udp);
-    // The checksum.
-    mask(to, 6);
-    mask(to, 7);
-}
-
-static TABLES: [[u32; 256]; 8] = tables();
-
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "evaluated at compile time"
-)]
-const fn tables() -> [[u32; 256]; 8] {
-    let mut tables = [[0u32; 256]; 8];
-    let mut i = 0;
-    while i < 256 {
-        let mut crc = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 != 0 {
-                (crc >> 1) ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            };
-            bit += 1;
-        }
-        tables[0][i] = crc;
-        i += 1;
-    }
-    let mut t = 1;
-    while t < 8 {
-        let mut i = 0;
-        while i < 256 {
-            let previous = tables[t - 1][i];
-            tables[t][i] = (previous >> 8) ^ tables[0][(previous & 0xff) as usize];
-            i += 1;
-        }
-        t += 1;
-    }
-    tables
-}
-
-/// Computes CRC-32 as the kernel's `crc32_le` does, eight bytes at a time.
-pub fn crc32_le(mut crc: u32, bytes: &[u8]) -> u32 {
-    let [t0, t1, t2, t3, t4, t5, t6, t7] = &TABLES;
-    // An eight-bit index is always in range, and the compiler removes the check.
-    let at = |table: &[u32; 256], i: u8| table.get(usize::from(i)).copied().unwrap_or(0);
-    let mut rest = bytes;
-    while let Some((chunk, tail)) = rest.split_first_chunk::<8>() {
-        let [b0, b1, b2, b3, b4, b5, b6, b7] = *chunk;
-        let [c0, c1, c2, c3] = crc.to_le_bytes();
-        crc = at(t7, b0 ^ c0)
-            ^ at(t6, b1 ^ c1)
-            ^ at(t5, b2 ^ c2)
-            ^ at(t4, b3 ^ c3)
-            ^ at(t3, b4)
-            ^ at(t2, b5)
-            ^ at(t1, b6)
-            ^ at(t0, b7);
-        rest = tail;
-    }
-    for byte in rest {
-        let [low, ..] = crc.to_le_bytes();
-        crc = (crc >> 8) ^ at(t0, low ^ byte);
-    }
-    crc
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn known_crc() {
-        assert_eq!(!crc32_le(!0, b"123456789"), 0xcbf4_3926);
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_make_the_whole(bytes: std::vec::Vec<u8>, at: prop::sample::Index) {
-            let (a, b) = bytes.split_at(at.index(bytes.len() + 1));
-            prop_assert_eq!(crc32_le(crc32_le(!0, a), b), crc32_le(!0, &bytes));
-        }
     }
 }

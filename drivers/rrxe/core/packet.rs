@@ -9,10 +9,9 @@ use crate::wire::{
 };
 
 /// A received packet, or a burst: successive packets that differ only in the PSN, which increments.
-/// The payload stays in the driver's memory.
-///
-/// The halves of a queue pair that accept a burst ([`crate::Responder::accepts_burst`],
-/// [`crate::Requester::accepts_burst`]) handle it like a single packet with all of the payload.
+/// The payload stays in the driver's memory. A half of a queue pair that accepts a burst
+/// ([`crate::Responder::accepts_burst`], [`crate::Requester::accepts_burst`]) handles it like a
+/// single packet with all of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The Base Transport Header.
@@ -25,8 +24,6 @@ pub struct Packet {
     pub ext: Ext,
     /// Length of BTH and extension headers in bytes. The payload follows them.
     pub header_len: u8,
-    /// Number of zero bytes between payload and ICRC: 0 to 3.
-    pub pad: u8,
     /// Bytes of payload without padding and ICRC; for a burst, of all packets together.
     pub payload_len: u32,
     /// Number of packets; more than 1 for a burst.
@@ -76,7 +73,7 @@ pub enum ParseError {
 }
 
 /// Reserved bytes after the BTH of a congestion notification (IBA A17.9.3).
-const CNP_RESERVED: usize = 16;
+pub(crate) const CNP_RESERVED: usize = 16;
 
 /// Splits off the first `N` bytes.
 #[inline]
@@ -137,7 +134,6 @@ impl Packet {
             xrc_srqn,
             ext,
             header_len,
-            pad: bth.pad,
             payload_len,
             packets: 1,
         })
@@ -206,16 +202,13 @@ impl Packet {
         if self.is_response() {
             return other.is_response() && self.payload_len == other.payload_len;
         }
-        let again = |packet: &Packet| {
-            let bth = Bth {
-                ackreq: false,
-                fecn: false,
-                becn: false,
-                ..packet.bth
-            };
-            Packet { bth, ..*packet }
+        let bth = Bth {
+            ackreq: other.bth.ackreq,
+            fecn: other.bth.fecn,
+            becn: other.bth.becn,
+            ..self.bth
         };
-        again(self) == again(other)
+        Packet { bth, ..*self } == *other
     }
 
     /// Returns the packet sequence number; for a burst, the first one.
@@ -232,7 +225,7 @@ impl Packet {
             self.operation,
             Operation::SendMiddle | Operation::WriteMiddle | Operation::ReadResponseMiddle
         ) && usize::from(self.header_len) == Bth::LEN
-            && self.pad == 0
+            && self.bth.pad == 0
             && self.payload_len != 0
     }
 

@@ -19,17 +19,15 @@
 
 use crate::psn::{Psn, Region};
 
-/// Number of slots for each half of a queue pair: the largest window, since a peer sends at most
-/// that many packets beyond a gap.
+/// Maximum number of slots for each half of a queue pair.
 pub const MAX_BUFFERED: usize = MAX_DISTANCE as usize;
 
 /// Maximum distance of a buffered packet from the expected PSN, in PSNs: the largest window.
-/// Packets farther away are dropped, and the peer retransmits them.
 pub const MAX_DISTANCE: u32 = crate::requester::MAX_WINDOW;
 
 /// Maximum age of a buffered packet, in nanoseconds: several acknowledge timeouts of a typical peer
 /// (67 ms each), which has retransmitted the missing packets by then. Older packets may be stale or
-/// forged. They are dropped within half of this time more.
+/// forged.
 pub const MAX_AGE: u64 = 500_000_000;
 
 /// Returns whether a packet of a connection can have this PSN: at most [`MAX_DISTANCE`] PSNs before
@@ -122,14 +120,12 @@ impl Reorder {
 
     /// Returns the packet with the farthest PSN.
     pub fn last<'a, P>(&self, ring: &'a [Option<Buffered<P>>]) -> Option<&'a Buffered<P>> {
-        let last = self.len.checked_sub(1)?;
-        ring.get(self.index(ring.len(), last))?.as_ref()
+        self.get(ring, self.len.checked_sub(1)?)
     }
 
-    fn psn<P>(&self, ring: &[Option<Buffered<P>>], n: u32) -> Option<Psn> {
-        ring.get(self.index(ring.len(), n))
-            .and_then(|slot| slot.as_ref())
-            .map(|buffered| buffered.psn)
+    /// Returns the n-th packet.
+    fn get<'a, P>(&self, ring: &'a [Option<Buffered<P>>], n: u32) -> Option<&'a Buffered<P>> {
+        ring.get(self.index(ring.len(), n))?.as_ref()
     }
 
     /// Removes the n-th packet from the ring. Memory that it shares with the next one then counts
@@ -163,11 +159,10 @@ impl Reorder {
     ) {
         let mut kept = 0u32;
         for n in 0..self.len {
-            let index = self.index(ring.len(), n);
-            if ring.get(index).and_then(Option::as_ref).is_none_or(&leave) {
+            if self.get(ring, n).is_none_or(&leave) {
                 drop(self.take(ring, n));
             } else {
-                ring.swap(self.index(ring.len(), kept), index);
+                ring.swap(self.index(ring.len(), kept), self.index(ring.len(), n));
                 kept = kept.wrapping_add(1);
             }
         }
@@ -182,14 +177,9 @@ impl Reorder {
         // Dropping packets that would expire soon, too, keeps the number of passes low.
         let until = now.saturating_sub(MAX_AGE / 2);
         self.remove(ring, |buffered| buffered.arrived <= until);
-        let packets = (0..self.len).filter_map(|n| {
-            let slot = ring.get(self.index(ring.len(), n));
-            slot.and_then(Option::as_ref)
-        });
-        self.oldest = packets
-            .map(|buffered| buffered.arrived)
-            .min()
-            .unwrap_or(now);
+        let left = (0..self.len).filter_map(|n| self.get(ring, n));
+        let oldest = left.map(|buffered| buffered.arrived).min();
+        self.oldest = oldest.unwrap_or(now);
     }
 
     /// Buffers a packet that comes after `expected`, the expected PSN. All buffered packets may
@@ -217,16 +207,14 @@ impl Reorder {
         let distance = buffered.psn.since(expected);
         let mut at = self.len;
         while let Some(before) = at.checked_sub(1) {
-            match self.psn(ring, before) {
-                Some(other) if other == buffered.psn => {
-                    let other = ring.get(self.index(capacity, before));
-                    let other = other.and_then(Option::as_ref);
-                    if !other.is_some_and(|other| same(&other.packet, &buffered.packet)) {
+            match self.get(ring, before) {
+                Some(other) if other.psn == buffered.psn => {
+                    if !same(&other.packet, &buffered.packet) {
                         self.remove(ring, |other| other.psn == buffered.psn);
                     }
                     return Some(buffered.packet);
                 }
-                Some(other) if other.since(expected) > distance => at = before,
+                Some(other) if other.psn.since(expected) > distance => at = before,
                 _ => break,
             }
         }
@@ -266,7 +254,7 @@ impl Reorder {
         due: impl FnOnce(Psn) -> bool,
     ) -> Option<P> {
         while self.len != 0 {
-            match self.psn(ring, 0) {
+            match self.get(ring, 0).map(|first| first.psn) {
                 Some(psn) if psn.region(expected) != Region::Duplicate => {
                     return if due(psn) {
                         self.take_first(ring)

@@ -59,7 +59,6 @@ pub mod icrc;
 mod mtu;
 mod packet;
 pub mod permute;
-pub mod pkey;
 pub mod psn;
 pub mod reorder;
 pub mod requester;
@@ -75,8 +74,8 @@ pub use psn::Psn;
 pub use reorder::{Buffered, Reorder};
 pub use requester::{RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendSlot};
 pub use responder::{
-    AtomicOp, Flush, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, Resource, ResourceRing,
-    Responder, ResponderEnv, ResponderEvent,
+    AtomicOp, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing, Responder,
+    ResponderEnv, ResponderEvent,
 };
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 

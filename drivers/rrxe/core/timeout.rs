@@ -16,39 +16,9 @@ pub const fn ack_timeout(code: u8) -> Option<u64> {
 /// all but the low five bits.
 #[inline]
 pub const fn rnr_timer(code: u8) -> u64 {
-    let hundredths_of_ms: u32 = match code & 0x1f {
+    let hundredths_of_ms = match code & 0x1f {
         0 => 65_536,
-        1 => 1,
-        2 => 2,
-        3 => 3,
-        4 => 4,
-        5 => 6,
-        6 => 8,
-        7 => 12,
-        8 => 16,
-        9 => 24,
-        10 => 32,
-        11 => 48,
-        12 => 64,
-        13 => 96,
-        14 => 128,
-        15 => 192,
-        16 => 256,
-        17 => 384,
-        18 => 512,
-        19 => 768,
-        20 => 1024,
-        21 => 1536,
-        22 => 2048,
-        23 => 3072,
-        24 => 4096,
-        25 => 6144,
-        26 => 8192,
-        27 => 12_288,
-        28 => 16_384,
-        29 => 24_576,
-        30 => 32_768,
-        _ => 49_152,
+        n => crate::wire::scale(n),
     };
     (hundredths_of_ms as u64).wrapping_mul(10_000)
 }

@@ -20,8 +20,7 @@ pub enum Payload {
         /// Length in bytes: 1 to PMTU.
         len: u32,
     },
-    /// From the memory of an RDMA READ. The driver checks key, range and rights again for each
-    /// packet.
+    /// From the memory of an RDMA READ. The driver checks the access again for each packet.
     Read {
         /// The region's key.
         rkey: u32,
@@ -49,17 +48,14 @@ impl Payload {
     }
 }
 
-/// A packet to send. On the wire it consists of [`TxPacket::header`], the payload,
-/// [`TxPacket::pad`] zero bytes and the ICRC. The driver computes the ICRC, because only it knows
-/// the IP header.
+/// A packet to send: [`TxPacket::header`], the payload, [`TxPacket::pad`] zero bytes, and the ICRC,
+/// which the driver computes, because only it knows the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxPacket {
     header: [u8; MAX_HEADER],
     header_len: u8,
     /// Number of zero bytes after the payload: 0 to 3.
     pub pad: u8,
-    /// Whether this is the first or only packet of a message.
-    pub first: bool,
     /// Whether this is the last or only packet of a message.
     pub last: bool,
     /// The BTH's opcode.
@@ -74,15 +70,14 @@ impl TxPacket {
     /// Returns a packet with this BTH and payload, and without extension headers. Sets the BTH's
     /// pad count from the payload.
     #[inline]
-    pub(crate) fn new(mut bth: Bth, payload: Payload) -> TxPacket {
+    pub(crate) fn new(mut bth: Bth, payload: Payload, last: bool) -> TxPacket {
         let pad = (payload.len() as u8).wrapping_neg() & 3;
         bth.pad = pad;
         let mut packet = TxPacket {
             header: [0; MAX_HEADER],
             header_len: 0,
             pad,
-            first: false,
-            last: false,
+            last,
             opcode: bth.opcode,
             psn: bth.psn,
             payload,
@@ -163,8 +158,7 @@ impl TxPacket {
     }
 }
 
-/// Reason why the driver did not take a packet. If the driver takes a packet but cannot send it, it
-/// reports success: the packet is lost, and the protocol recovers.
+/// Reason why the driver did not take a packet. A packet that it takes but cannot send is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
     /// The batch is full. Transmission stops, and continues with this packet at the next poll.

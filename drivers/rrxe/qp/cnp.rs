@@ -8,7 +8,6 @@
 use super::Qp;
 use crate::{
     counters::Counter,
-    limits,
     transport::{
         congestion,
         path::Path,
@@ -18,7 +17,7 @@ use crate::{
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{net::TxQueue, sync::lock_bh};
-use rrxe_core::{pkey, TxPacket};
+use rrxe_core::TxPacket;
 
 /// Type of service of notifications: DSCP 48 (network control), the default of hardware. Not
 /// ECN-capable, because nothing slows down for a notification.
@@ -87,7 +86,7 @@ impl Qp {
     /// Handles a notification. It affects only the rates.
     pub(super) fn receive_cnp(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
         let qp = &*this;
-        if !pkey::matches(incoming.packet.bth.pkey, limits::DEFAULT_PKEY) {
+        if !incoming.packet.bth.is_in_partition() {
             qp.device.count_bad_pkeys(1);
             return;
         }

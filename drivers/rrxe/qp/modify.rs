@@ -17,7 +17,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{Mtu, Service};
+use rrxe_core::{wire::QPN_MASK, Mtu, Service};
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -99,18 +99,17 @@ fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, m
     }
     let requester = &mut side.requester;
     if let Some(mtu) = mtu {
-        requester.set_mtu(mtu);
+        requester.mtu = mtu;
     }
     for_each_in!(mask:
-        DEST_QPN => requester.set_dest_qpn(attr.dest_qpn),
+        DEST_QPN => requester.dest_qpn = attr.dest_qpn & QPN_MASK,
         SQ_PSN => requester.set_psn(attr.sq_psn),
         TIMEOUT => requester.set_timeout(attr.timeout),
         RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
         RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
-        MAX_QP_RD_ATOMIC => requester.set_max_rd_atomic(attr.max_rd_atomic),
-        QKEY => requester.set_qkey(attr.qkey),
+        MAX_QP_RD_ATOMIC => requester.max_rd_atomic = attr.max_rd_atomic,
+        QKEY => requester.qkey = attr.qkey,
     );
-    requester.set_pkey(limits::DEFAULT_PKEY);
 }
 
 /// Sets the attributes in `mask` on the receive side, and replaces its resources with `resources`.
@@ -132,16 +131,15 @@ fn set_recv(
     }
     let responder = &mut side.responder;
     if let Some(mtu) = mtu {
-        responder.set_mtu(mtu);
+        responder.mtu = mtu;
     }
     for_each_in!(mask:
-        DEST_QPN => responder.set_dest_qpn(attr.dest_qpn),
+        DEST_QPN => responder.dest_qpn = attr.dest_qpn & QPN_MASK,
         RQ_PSN => responder.set_psn(attr.rq_psn),
-        MIN_RNR_TIMER => responder.set_min_rnr_timer(attr.min_rnr_timer),
+        MIN_RNR_TIMER => responder.min_rnr_timer = attr.min_rnr_timer,
         ACCESS_FLAGS => set_access(responder, attr.access_flags),
-        QKEY => responder.set_qkey(attr.qkey),
+        QKEY => responder.qkey = attr.qkey,
     );
-    responder.set_pkey(limits::DEFAULT_PKEY);
     resources.map(|resources| responder.set_resources(resources))
 }
 
@@ -282,9 +280,8 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
                 return false;
             }
             if qp.qp_type != QpType::XrcInitiator {
-                let delay = qp.device.config.max_ack_delay;
-                side.responder
-                    .set_ack_delay(delay, limits::path::PROMPT_REPLIES);
+                side.responder.max_ack_delay = qp.device.config.max_ack_delay;
+                side.responder.prompt_replies = limits::path::PROMPT_REPLIES;
                 side.responder.start();
             }
         }

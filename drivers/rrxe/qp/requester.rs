@@ -137,8 +137,8 @@ impl SendSide {
             long_gso: false,
         });
         Ok(side.chain(move |side| {
-            side.requester.set_src_qpn(number);
-            side.requester.set_buffering(true);
+            side.requester.src_qpn = number;
+            side.requester.buffering = true;
             side.requester.set_recovery(recovery);
             Ok(())
         }))
@@ -274,7 +274,7 @@ impl SendSide {
             let (last, requester) = (self.transport, &self.requester);
             let select = || {
                 let is_idle = qp.is_reliable() && !requester.has_unacknowledged();
-                last.select(qp, requester.dest_qpn(), is_idle, ctx.rcu)
+                last.select(qp, requester.dest_qpn, is_idle, ctx.rcu)
             };
             let (path, port) = (&self.path, self.source_port);
             self.transport = env
@@ -327,12 +327,12 @@ impl Half for SendSide {
 
     #[inline]
     fn counters(&self) -> &RequesterCounters {
-        self.requester.counters()
+        &self.requester.counters
     }
 
     #[inline]
     fn count(&self, qp: &Qp, before: &RequesterCounters) {
-        let after = self.requester.counters();
+        let after = &self.requester.counters;
         if before == after {
             return;
         }
@@ -494,7 +494,7 @@ impl Half for SendSide {
             round.drained = true;
         }
         round.waiting = idle && self.is_streaming();
-        if self.requester.is_throttled() {
+        if self.requester.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
         }
     }

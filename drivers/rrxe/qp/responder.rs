@@ -41,7 +41,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
-    Payload, Psn, RecoveryMode, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess,
+    Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess,
     ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
@@ -83,8 +83,8 @@ struct Current {
 }
 
 impl Current {
-    /// Reads the next entry of a ring.
-    fn copy(&mut self, consumer: &Consumer) -> Option<RecvRequest> {
+    /// Reads the next entry of a ring. Returns the number of bytes that it accepts.
+    fn copy(&mut self, consumer: &Consumer) -> Option<u32> {
         let wqe: RecvWqe = consumer.next().ok()?;
         self.wr_id = wqe.wr_id;
         let mut entry = RecvEntry::decode(&wqe, self.segments.len());
@@ -95,9 +95,7 @@ impl Current {
         }
         self.num_sge = entry.num_sge;
         self.malformed = entry.malformed;
-        Some(RecvRequest {
-            length: entry.length(),
-        })
+        Some(entry.length())
     }
 }
 
@@ -183,16 +181,6 @@ impl RecvSide {
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) {
-        let flushed = RecvCompletion {
-            status: Status::WrFlush,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
-            pkey: 0,
-        };
         self.with(qp, ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
@@ -208,7 +196,7 @@ impl RecvSide {
                 if env.fetch_recv().is_none() {
                     break;
                 }
-                env.complete_recv(flushed);
+                env.complete_recv(RecvCompletion::new(Status::WrFlush));
             }
         });
     }
@@ -239,12 +227,12 @@ impl Half for RecvSide {
 
     #[inline]
     fn counters(&self) -> &ResponderCounters {
-        self.responder.counters()
+        &self.responder.counters
     }
 
     #[inline]
     fn count(&self, qp: &Qp, before: &ResponderCounters) {
-        let after = self.responder.counters();
+        let after = &self.responder.counters;
         if before != after {
             qp.with_counters(|counters| counters.responder(before, after));
         }
@@ -359,7 +347,7 @@ impl Half for RecvSide {
         if qp.state() == QpState::Error && !progress.more {
             self.flush(qp, ctx, completions);
         }
-        if self.responder.is_throttled() {
+        if self.responder.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
         }
         round.more = progress.more && !blocked;
@@ -446,7 +434,7 @@ impl Env<'_> {
 impl ResponderEnv for Env<'_> {
     type Domain = PdId;
 
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+    fn fetch_recv(&mut self) -> Option<u32> {
         if let Some(srq) = &self.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         }
@@ -455,12 +443,12 @@ impl ResponderEnv for Env<'_> {
         if consumer.available().ok()? == 0 {
             return None;
         }
-        let request = self.current.copy(consumer)?;
+        let length = self.current.copy(consumer)?;
         consumer.take();
-        Some(request)
+        Some(length)
     }
 
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         let srq: Arc<Srq> = self.xrc_srq(srqn)?.into();
         let taken = Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         self.current.srq = Some(srq);

@@ -94,7 +94,6 @@ impl SendWqe {
         slot.fence = self.flags & WQE_FENCE != 0;
         slot.signaled = bounds.signal_all || self.flags & WQE_SIGNALED != 0;
         slot.solicited = self.flags & WQE_SOLICITED != 0;
-        slot.pkey = limits::DEFAULT_PKEY;
         slot.length = length.unwrap_or_default();
         slot.remote_addr = self.op.remote_addr;
         slot.rkey_or_qkey = self.op.rkey_or_qkey;

@@ -3,7 +3,7 @@
 //! A minimal driver that counts the calls of the core.
 
 use rrxe_core::{
-    AtomicOp, Fault, Flush, RecvCompletion, RecvRequest, RemoteAccess, RequesterEnv, ResponderEnv,
+    AtomicOp, Fault, Flush, RecvCompletion, RemoteAccess, RequesterEnv, ResponderEnv,
     ResponderEvent, SendCompletion, SendSlot, Status, TxError, TxPacket,
 };
 use std::hint::black_box;
@@ -82,8 +82,8 @@ impl ResponderEnv for Sink {
     type Domain = ();
 
     #[inline(never)]
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
-        black_box(Some(RecvRequest { length: RECEIVE }))
+    fn fetch_recv(&mut self) -> Option<u32> {
+        black_box(Some(RECEIVE))
     }
 
     #[inline(never)]

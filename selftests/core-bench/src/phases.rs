@@ -7,7 +7,7 @@
 
 use crate::env::Sink;
 use rrxe_core::{icrc, Outcome, Packet, ParseError, Progress, Requester, SendSlot};
-use rrxe_testkit::Responder;
+use rrxe_testkit::{crc32_le, Responder};
 
 /// Parses the headers of a received packet.
 #[inline(never)]
@@ -18,8 +18,8 @@ pub fn parse(head: &[u8], total_len: u32, to: &mut Result<Packet, ParseError>) {
 /// Computes the ICRC of a single packet.
 #[inline(never)]
 pub fn icrc(ip: &[u8; 20], udp: &[u8; 8], headers: &[u8], payload: &[u8]) -> [u8; 4] {
-    let state = icrc::ipv4(icrc::crc32_le, ip, udp, headers);
-    icrc::finish(icrc::crc32_le(state, payload))
+    let state = icrc::Prefix::ipv4(ip, udp).start(crc32_le, headers);
+    icrc::finish(crc32_le(state, payload))
 }
 
 /// Computes the ICRC of one of a series of packets that share `prefix`.
@@ -31,14 +31,14 @@ pub fn icrc_in_row(
     payload: &[u8],
 ) -> [u8; 4] {
     prefix.set_ident(ident);
-    let state = prefix.start(icrc::crc32_le, headers);
-    icrc::finish(icrc::crc32_le(state, payload))
+    let state = prefix.start(crc32_le, headers);
+    icrc::finish(crc32_le(state, payload))
 }
 
 /// Assembles the input of an ICRC, with a checksum function that does nothing.
 #[inline(never)]
 pub fn icrc_bytes(ip: &[u8; 20], udp: &[u8; 8], headers: &[u8]) -> u32 {
-    icrc::ipv4(no_crc, ip, udp, headers)
+    icrc::Prefix::ipv4(ip, udp).start(no_crc, headers)
 }
 
 /// Assembles the input of an ICRC for one of a series of packets that share `prefix`.

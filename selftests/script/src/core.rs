@@ -222,16 +222,7 @@ impl Qp {
     fn enter_error(&mut self) {
         self.state = State::Error;
         self.host.go_to_error();
-        let flushed = RecvCompletion {
-            status: Status::WrFlush,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
-            pkey: 0,
-        };
+        let flushed = RecvCompletion::new(Status::WrFlush);
         let driver = &mut self.host.driver;
         driver
             .received
@@ -317,7 +308,7 @@ impl EndPoint for Core {
             _ => Service::Ud,
         };
         let mut host = Host::reset(service, DEPTH);
-        host.requester.set_src_qpn(QPN);
+        host.requester.src_qpn = QPN;
         if self.strict {
             host.requester.set_recovery(RecoveryMode::Strict);
         }
@@ -358,23 +349,23 @@ impl EndPoint for Core {
                 );
                 let flush = |right| spec.access.contains(right);
                 qp.host.responder.set_flush_access(flush('f'), flush('p'));
-                qp.host.responder.set_qkey(spec.qkey);
-                qp.host.requester.set_qkey(spec.qkey);
+                qp.host.responder.qkey = spec.qkey;
+                qp.host.requester.qkey = spec.qkey;
             }
             (State::Init, State::Rtr) => {
                 let mtu = match qp.service {
                     Service::Ud => Mtu::from_bytes(4096).unwrap_or(mtu),
                     _ => mtu,
                 };
-                qp.host.responder.set_dest_qpn(PEER_QPN);
-                qp.host.requester.set_dest_qpn(PEER_QPN);
-                qp.host.responder.set_mtu(mtu);
-                qp.host.requester.set_mtu(mtu);
+                qp.host.responder.dest_qpn = PEER_QPN;
+                qp.host.requester.dest_qpn = PEER_QPN;
+                qp.host.responder.mtu = mtu;
+                qp.host.requester.mtu = mtu;
                 qp.host.responder.set_psn(spec.rq_psn);
                 qp.host
                     .responder
                     .set_resources(vec![Resource::default(); usize::from(spec.dest_rd_atomic)]);
-                qp.host.responder.set_min_rnr_timer(spec.rnr_timer);
+                qp.host.responder.min_rnr_timer = spec.rnr_timer;
                 qp.host.responder.start();
             }
             (State::Rtr, State::Rts) => {
@@ -382,7 +373,7 @@ impl EndPoint for Core {
                 qp.host.requester.set_timeout(spec.timeout);
                 qp.host.requester.set_retry_count(spec.retry);
                 qp.host.requester.set_rnr_retry(spec.rnr_retry);
-                qp.host.requester.set_max_rd_atomic(spec.rd_atomic);
+                qp.host.requester.max_rd_atomic = spec.rd_atomic;
                 qp.host.requester.start();
             }
             (State::Rts, State::Sqd) => {
@@ -393,7 +384,7 @@ impl EndPoint for Core {
             (State::Sqd, State::Rts) if !qp.host.requester.is_drained(&qp.host.slots) => {
                 return Err(Refused::Errno(22));
             }
-            (State::Sqd, State::Rts) => qp.host.requester.resume(),
+            (State::Sqd, State::Rts) => qp.host.requester.start(),
             (State::Sqe, State::Rts) => qp.host.requester.start(),
             (State::Rts, State::Rts) | (State::Init, State::Init) => {}
             (_, State::Error) => qp.enter_error(),
@@ -467,7 +458,6 @@ impl EndPoint for Core {
             compare_add: post.compare,
             swap: post.swap,
             remote_qpn: post.qpn,
-            pkey: 0xffff,
             ..SendSlot::default()
         };
         // As the provider does (H-08).

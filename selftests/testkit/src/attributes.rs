@@ -63,17 +63,17 @@ impl Attributes {
 
     /// Makes a requester in the Reset state ready to send.
     pub fn connect_requester(&self, requester: &mut Requester) {
-        requester.set_src_qpn(self.src_qpn);
-        requester.set_buffering(self.buffering);
+        requester.src_qpn = self.src_qpn;
+        requester.buffering = self.buffering;
         requester.set_recovery(self.recovery);
-        requester.set_dest_qpn(self.dest_qpn);
-        requester.set_mtu(self.mtu);
+        requester.dest_qpn = self.dest_qpn;
+        requester.mtu = self.mtu;
         requester.set_psn(self.sq_psn);
         requester.set_timeout(self.timeout);
         requester.set_retry_count(self.retry_count);
         requester.set_rnr_retry(self.rnr_retry);
-        requester.set_max_rd_atomic(self.max_rd_atomic);
-        requester.set_qkey(self.qkey);
+        requester.max_rd_atomic = self.max_rd_atomic;
+        requester.qkey = self.qkey;
         requester.start();
     }
 
@@ -86,17 +86,17 @@ impl Attributes {
 
     /// Makes a responder in the Reset state ready to receive.
     pub fn connect_responder(&self, responder: &mut Responder) {
-        responder.set_dest_qpn(self.dest_qpn);
-        responder.set_mtu(self.mtu);
+        responder.dest_qpn = self.dest_qpn;
+        responder.mtu = self.mtu;
         responder.set_psn(self.rq_psn);
         responder.set_resources(vec![
             Resource::default();
             usize::from(self.max_dest_rd_atomic)
         ]);
-        responder.set_min_rnr_timer(self.rnr_timer);
+        responder.min_rnr_timer = self.rnr_timer;
         responder.set_access(true, true, true);
         responder.set_flush_access(true, true);
-        responder.set_qkey(self.qkey);
+        responder.qkey = self.qkey;
         responder.start();
     }
 }

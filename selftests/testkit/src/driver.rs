@@ -161,12 +161,10 @@ impl RequesterEnv for Driver {
 impl ResponderEnv for Driver {
     type Domain = ();
 
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+    fn fetch_recv(&mut self) -> Option<u32> {
         assert!(self.current.is_none());
         self.current = self.rq.pop_front();
-        self.current.as_ref().map(|r| RecvRequest {
-            length: r.data.len() as u32,
-        })
+        self.current.as_ref().map(|r| r.data.len() as u32)
     }
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
@@ -222,7 +220,7 @@ impl ResponderEnv for Driver {
         Ok(())
     }
 
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         if self.srq != Some(srqn) {
             return Err(Fault::Protection);
         }

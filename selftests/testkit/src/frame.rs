@@ -2,7 +2,8 @@
 
 //! Sent packets, and their ICRCs.
 
-use rrxe_core::*;
+use crate::crc32_le;
+use rrxe_core::{icrc::Prefix, *};
 
 /// A sent packet, as its receiver sees it.
 #[derive(Clone, Debug)]
@@ -96,9 +97,9 @@ pub fn headers_of(packet: &Packet) -> Vec<u8> {
 /// without the ICRC.
 pub fn icrc_of(ip: &[u8], udp: &[u8], ib: &[u8]) -> [u8; 4] {
     let udp = udp.try_into().expect("8 bytes");
-    let state = match ip.try_into() {
-        Ok(ip) => icrc::ipv4(icrc::crc32_le, ip, udp, ib),
-        Err(_) => icrc::ipv6(icrc::crc32_le, ip.try_into().expect("40 bytes"), udp, ib),
+    let mut prefix = match ip.try_into() {
+        Ok(ip) => Prefix::ipv4(ip, udp),
+        Err(_) => Prefix::ipv6(ip.try_into().expect("40 bytes"), udp),
     };
-    icrc::finish(state)
+    icrc::finish(prefix.start(crc32_le, ib))
 }

@@ -83,7 +83,7 @@ impl Host {
     /// Makes the driver drop out-of-order packets.
     pub fn without_reorder_buffer(mut self) -> Host {
         self.reorder_buffers = [0; 2].map(ReorderBuffer::new);
-        self.requester.set_buffering(false);
+        self.requester.buffering = false;
         self
     }
 

@@ -7,6 +7,7 @@
 
 mod attributes;
 pub mod capture;
+mod crc32;
 mod driver;
 mod frame;
 mod host;
@@ -17,6 +18,7 @@ mod reorder_buffer;
 mod schedule;
 
 pub use attributes::*;
+pub use crc32::crc32_le;
 pub use driver::*;
 pub use frame::*;
 pub use host::*;
@@ -25,7 +27,7 @@ pub use random::Random;
 pub use reorder_buffer::ReorderBuffer;
 pub use schedule::Schedule;
 
-use rrxe_core::{pkey, wire, Ext, Packet, Psn, Service};
+use rrxe_core::{wire, Ext, Packet, Psn, Service};
 
 /// The remote key of a host's memory.
 pub const RKEY: u32 = 0x1234_5600;
@@ -58,23 +60,14 @@ pub fn packet_of(
     let pad = (payload_len as u8).wrapping_neg() & 3;
     Packet {
         bth: wire::Bth {
-            opcode: wire::Opcode::new(service, operation),
-            solicited: false,
-            migreq: true,
             pad,
-            version: 0,
-            pkey: pkey::DEFAULT,
-            fecn: false,
-            becn: false,
-            dest_qpn: 100,
             ackreq: !operation.is_response(),
-            psn,
+            ..wire::Bth::new(wire::Opcode::new(service, operation), 100, psn)
         },
         operation,
         xrc_srqn: 0,
         ext,
         header_len: 12,
-        pad,
         payload_len: payload_len as u32,
         packets: 1,
     }

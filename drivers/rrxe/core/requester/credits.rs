@@ -6,8 +6,7 @@
 //! An acknowledgement may carry the number of messages after the acknowledged one that will find a
 //! receive work request. Only messages that consume one need a credit. Without credits the
 //! requester sends a single such message, whose last packet asks for an acknowledgement that brings
-//! new credits (D-15, D-19). A requester starts without a limit, and obeys limits only if the peer
-//! reports them.
+//! new credits (D-15, D-19). There is no limit unless the peer reports one.
 
 use super::{Requester, SendOp, SendSlot};
 use crate::wire::{credits, Operation, Syndrome};
@@ -44,14 +43,11 @@ impl Credits {
 
     /// Returns whether another message may be sent.
     fn is_left(&self) -> bool {
-        let Some(limit) = self.limit else {
-            return true;
-        };
-        self.sent == self.completed || is_beyond(limit, self.sent)
+        self.limit
+            .is_none_or(|limit| self.sent == self.completed || is_beyond(limit, self.sent))
     }
 
-    /// Applies the credit code of an acknowledgement of all completed messages. A limit only rises:
-    /// the peer cannot take back a receive work request.
+    /// Applies the credit code of an acknowledgement of all completed messages. The limit only rises.
     fn grant(&mut self, code: u8) {
         let Some(more) = credits(code) else {
             self.limit = None;

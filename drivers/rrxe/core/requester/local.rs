@@ -10,9 +10,8 @@ use super::Requester;
 const MAX_UNCOUNTED_RETRIES: u8 = 100;
 
 impl Requester {
-    /// Restarts the answer timers that have expired. A driver calls this before
-    /// [`Requester::handle_timeout`] if its host still queues packets of this queue pair, for which
-    /// no answer can have arrived.
+    /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`] if
+    /// its host still queues packets of this queue pair.
     pub fn restart_timers(&mut self, now: u64) {
         if self.ack_deadline.is_some_and(|at| at <= now)
             && self.uncounted_retries < MAX_UNCOUNTED_RETRIES
@@ -42,12 +41,8 @@ impl Requester {
             self.uncounted_retries = self.uncounted_retries.saturating_add(1);
             return true;
         }
-        match self.retries_left.checked_sub(1) {
-            Some(left) => {
-                self.retries_left = left;
-                true
-            }
-            None => false,
-        }
+        let left = self.retries_left.checked_sub(1);
+        self.retries_left = left.unwrap_or(0);
+        left.is_some()
     }
 }

@@ -35,9 +35,8 @@ use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot};
 use crate::psn::Psn;
 use crate::TxError;
 
-/// Maximum number of times that a probe multiplies the time to the next one by four (1024-fold in
-/// total). The back-off limits retransmissions if round trips suddenly become much longer, as they
-/// do in front of a full queue.
+/// Maximum number of times that a probe multiplies the time to the next one by four. The back-off
+/// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
 const MAX_PTO_BACKOFF: u32 = 5;
 
 /// Maximum number of packets of one repair.
@@ -76,6 +75,8 @@ pub(super) struct Repair {
     /// It tests whether the peer keeps out-of-order packets.
     peer_test: bool,
     stage: Stage,
+    /// One beyond the highest PSN sent before the retransmission.
+    recovery_point: Psn,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,36 +84,39 @@ enum Stage {
     /// The retransmission is pending, not before this time. `None` means the next poll: the driver
     /// has been told, and a timer does not help a poll that waits for room or for the send side.
     Due(Option<u64>),
-    /// Retransmitted at `at`.
-    Sent {
-        at: u64,
-        /// One beyond the highest PSN sent before the retransmission.
-        recovery_point: Psn,
-    },
+    /// Retransmitted at this time.
+    Sent(u64),
+}
+
+impl Repair {
+    /// Returns a pending repair, the first one of these packets.
+    fn new(since: u64, cause: Cause, len: u32, at: Option<u64>) -> Repair {
+        Repair {
+            since,
+            cause,
+            len,
+            repeated: false,
+            peer_test: false,
+            stage: Stage::Due(at),
+            recovery_point: Psn::default(),
+        }
+    }
 }
 
 /// An acknowledged repair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repaired {
-    cause: Cause,
-    len: u32,
+    repair: Repair,
     /// The acknowledgement covers exactly the retransmitted packets.
     alone: bool,
     /// The acknowledgement came too early to be an answer to the retransmission.
     early: bool,
-    recovery_point: Psn,
 }
 
 /// A READ or atomic whose unanswered part was retransmitted.
 #[derive(Clone, Copy, Debug)]
 struct AskedRead {
-    cause: Cause,
-    /// Number of packets of the repair that it was part of.
-    len: u32,
-    /// One beyond the highest PSN sent before the retransmission.
-    recovery_point: Psn,
-    /// The retransmission tests whether the peer keeps out-of-order packets.
-    peer_test: bool,
+    repair: Repair,
     /// The answer is to the retransmission, not to the original request.
     fresh: bool,
 }
@@ -138,7 +142,7 @@ impl Loss {
     pub(super) fn repair_at(&self) -> Option<u64> {
         match self.repair?.stage {
             Stage::Due(at) => at,
-            Stage::Sent { .. } => None,
+            Stage::Sent(_) => None,
         }
     }
 
@@ -149,18 +153,15 @@ impl Loss {
 }
 
 impl Requester {
-    /// Declares the oldest unacknowledged packet lost because of a NAK or gap, and schedules the
-    /// repair of `len` packets after the observed reordering delay.
+    /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair of
+    /// `len` packets after the observed reordering delay.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
         self.rtt.bound_first(now);
         let wait = self.loss.reorder_window;
+        let at = (wait != 0).then(|| now.saturating_add(wait));
         self.loss.repair = Some(Repair {
-            since: now,
-            cause,
-            len,
             repeated: self.loss.repair.is_some_and(|repair| repair.repeated),
-            peer_test: false,
-            stage: Stage::Due((wait != 0).then(|| now.saturating_add(wait))),
+            ..Repair::new(now, cause, len, at)
         });
     }
 
@@ -168,8 +169,8 @@ impl Requester {
     /// acknowledged exactly those, otherwise one.
     pub(super) fn next_repair_len(&mut self, repaired: Option<Repaired>) -> u32 {
         let len = match repaired {
-            Some(repaired) if repaired.alone && repaired.cause != Cause::Gap => {
-                repaired.len.saturating_mul(2).min(MAX_REPAIR)
+            Some(Repaired { repair, alone, .. }) if alone && repair.cause != Cause::Gap => {
+                repair.len.saturating_mul(2).min(MAX_REPAIR)
             }
             _ => 1,
         };
@@ -180,8 +181,7 @@ impl Requester {
         len
     }
 
-    /// Returns whether the lost packet must be retransmitted now. If so, the retransmission waits
-    /// for the next poll and no longer for a timer.
+    /// Returns whether the lost packet must be retransmitted by the next poll.
     #[inline]
     pub(super) fn repair_is_due(&mut self, now: u64) -> bool {
         let repair = self.loss.repair.as_mut();
@@ -197,26 +197,20 @@ impl Requester {
         let Some(repair) = &mut self.loss.repair else {
             return 0;
         };
-        let len = repair.len;
-        let recovery_point = self.max_psn;
+        repair.stage = Stage::Sent(now);
+        repair.recovery_point = self.max_psn;
+        let repair = *repair;
         let is_read = slot.op.is_read_or_atomic();
         self.loss.asked = is_read.then_some(AskedRead {
-            cause: repair.cause,
-            len,
-            recovery_point,
-            peer_test: repair.peer_test,
+            repair,
             fresh: false,
         });
-        repair.stage = Stage::Sent {
-            at: now,
-            recovery_point,
-        };
         if is_read && self.una != slot.progress.first_psn {
             self.peer.on_read_restarted(self.una);
         }
         self.rtt.forget_timed();
         self.arm_probe(now);
-        len
+        repair.len
     }
 
     /// Returns whether new packets wait until the peer's handling of out-of-order packets is known.
@@ -237,21 +231,23 @@ impl Requester {
             // After a timeout everything may have been retransmitted while the NAK was in flight.
             None => self.send_psn == self.una || self.rtt.is_too_early(self.rtt.flight_start, now),
             Some(Stage::Due(_)) => true,
-            Some(Stage::Sent { at, .. }) => self.rtt.is_too_early(at, now),
+            Some(Stage::Sent(at)) => self.rtt.is_too_early(at, now),
         }
     }
 
-    /// Returns whether to answer a NAK by retransmitting everything. `repaired` is the repair that
-    /// the NAK has acknowledged.
+    /// Returns whether to answer a NAK, which has acknowledged `repaired`, by retransmitting
+    /// everything.
     pub(super) fn goes_back(&mut self, repaired: Option<Repaired>) -> bool {
         match (repaired, self.loss.repair, self.loss.asked) {
             // A peer that keeps nothing would have acknowledged the repair alone.
-            (Some(repaired), ..) if repaired.cause == Cause::Nak && !repaired.early => {
+            (Some(repaired), ..) if repaired.repair.cause == Cause::Nak && !repaired.early => {
                 self.set_arq(Arq::SelectiveRepeat(0));
             }
             // The test shows that the packets after the answered READ are missing, too. The peer
             // may send a NAK for each READ, and never an answer that would tell.
-            (None, Some(repair), Some(read)) if repair.cause == Cause::Nak && read.peer_test => {
+            (None, Some(repair), Some(read))
+                if repair.cause == Cause::Nak && read.repair.peer_test =>
+            {
                 self.set_arq(Arq::GoBackN);
             }
             _ => {}
@@ -267,12 +263,12 @@ impl Requester {
     /// other: those sent before the retransmission and not acknowledged with it are missing, too.
     #[cold]
     pub(super) fn after_repair(&mut self, repaired: Repaired, now: u64) {
-        let Repaired { cause, alone, .. } = repaired;
-        let rest_is_lost = repaired.recovery_point.is_after(self.una);
+        let cause = repaired.repair.cause;
+        let rest_is_lost = repaired.repair.recovery_point.is_after(self.una);
         if cause == Cause::Gap || repaired.early || !rest_is_lost {
             return;
         }
-        let keeps = if alone {
+        let keeps = if repaired.alone {
             self.peer.on_unextended_repair()
         } else {
             self.peer.is_selective()
@@ -280,7 +276,7 @@ impl Requester {
         if keeps {
             let len = self.next_repair_len(Some(repaired));
             self.declare_lost(now, Cause::Nak, len);
-        } else if alone {
+        } else if repaired.alone {
             if cause == Cause::Nak {
                 // The time to the answer to the repair alone is a round trip without queueing
                 // delay.
@@ -295,32 +291,29 @@ impl Requester {
     /// Handles the complete answer to the oldest READ or atomic. If it shows that everything after
     /// it is missing, restarts transmission there.
     pub(super) fn after_read(&mut self, now: u64) {
-        let Some(read) = self.loss.asked.take() else {
+        let Some(AskedRead { repair, fresh }) = self.loss.asked.take() else {
             return;
         };
-        let tells = read.cause != Cause::Gap && read.fresh;
-        if !tells || !read.recovery_point.is_after(self.una) || self.loss.repair.is_some() {
+        let tells = repair.cause != Cause::Gap && fresh;
+        if !tells || !repair.recovery_point.is_after(self.una) || self.loss.repair.is_some() {
             return;
         }
-        if read.peer_test {
-            if read.cause == Cause::Nak {
+        if repair.peer_test {
+            if repair.cause == Cause::Nak {
                 self.set_arq(Arq::GoBackN);
             }
             self.rewind();
         } else if !self.peer.is_selective() {
             // A peer that has kept the next request answers it immediately after this one.
-            let wait = match read.cause {
+            let wait = match repair.cause {
                 Cause::Probe => self.rtt.rto(false),
                 _ => self.rtt.srtt() >> 1,
             };
             let wait = wait.max(self.loss.reorder_window);
+            let at = Some(now.saturating_add(wait));
             self.loss.repair = Some(Repair {
-                since: now,
-                cause: read.cause,
-                len: read.len,
-                repeated: false,
                 peer_test: true,
-                stage: Stage::Due(Some(now.saturating_add(wait))),
+                ..Repair::new(now, repair.cause, repair.len, at)
             });
         }
     }
@@ -341,9 +334,8 @@ impl Requester {
         self.window.limit(kept_beyond)
     }
 
-    /// Notes that the packets from `before` up to `una` have been acknowledged. `original` means
-    /// that the answer is known to be to the original transmission. Returns the repair that it was
-    /// an answer to.
+    /// Notes that the packets from `before` up to `una` have been acknowledged; `original` if the
+    /// answer is known to be to the original transmission. Returns the acknowledged repair.
     #[inline]
     pub(super) fn recovery_progress(
         &mut self,
@@ -381,13 +373,13 @@ impl Requester {
         repaired
     }
 
-    /// Handles the acknowledgement of `advanced` packets, the lost one included. Returns the repair
+    /// Handles the acknowledgement of `advanced` packets, the lost one included. Returns the repair,
     /// unless it was pending.
     #[cold]
     fn on_repair_ack(&mut self, advanced: u32, original: bool, now: u64) -> Option<Repaired> {
         let repair = self.loss.repair.take()?;
         let Repair { cause, len, .. } = repair;
-        let (at, recovery_point) = match repair.stage {
+        let at = match repair.stage {
             // The peer answered without a retransmission: it had kept the packet. (If only an
             // answer was lost, the peer had no gap, and the test shows nothing.)
             Stage::Due(_) => {
@@ -399,14 +391,14 @@ impl Requester {
                 }
                 return None;
             }
-            Stage::Sent { at, recovery_point } => (at, recovery_point),
+            Stage::Sent(at) => at,
         };
         let time = now.saturating_sub(at);
         let early = self.rtt.is_too_early(at, now);
         let late = original || early;
         let kept = self.loss.asked.as_mut().is_some_and(|read| {
             read.fresh = !late && time >= self.rtt.srtt() >> 1;
-            read.peer_test && !read.fresh
+            read.repair.peer_test && !read.fresh
         });
         if kept {
             if cause == Cause::Nak {
@@ -428,11 +420,9 @@ impl Requester {
             self.rtt.min = self.rtt.min.min(time);
         }
         Some(Repaired {
-            cause,
-            len,
+            repair,
             alone: advanced == len,
             early,
-            recovery_point,
         })
     }
 
@@ -476,15 +466,14 @@ impl Requester {
 
     /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
     /// time, and quadruples after each probe without an answer. There is no probe without a
-    /// measurement, without a consumer's timeout (F-02), if the consumer's timer expires earlier,
-    /// or in strict mode.
+    /// measurement, without a consumer's timeout (F-02) or after it, or in strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.loss.probe_at = None;
         let probes = self.mode == RecoveryMode::Selective && self.rtt.is_measured();
         if !probes || self.ack_timeout.is_none() || self.send_psn == self.una {
             return;
         }
-        let sent = |repair: Repair| matches!(repair.stage, Stage::Sent { .. });
+        let sent = |repair: Repair| matches!(repair.stage, Stage::Sent(_));
         let wait = self.rtt.rto(self.loss.repair.is_some_and(sent));
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
         let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps.wrapping_mul(2))));
@@ -493,8 +482,8 @@ impl Requester {
         }
     }
 
-    /// Handles the expiry of the probe timer: a packet not known to be missing counts as lost, and
-    /// the retransmission of a lost one is repeated.
+    /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its retransmission
+    /// is repeated.
     pub(super) fn probe(&mut self, now: u64) {
         self.loss.probe_at = None;
         if self.send_psn == self.una {
@@ -502,16 +491,10 @@ impl Requester {
         }
         self.loss.probes = self.loss.probes.saturating_add(1);
         self.counters.probes = self.counters.probes.wrapping_add(1);
-        let repair = self.loss.repair.get_or_insert(Repair {
-            since: now,
-            cause: Cause::Probe,
-            len: 1,
-            repeated: false,
-            peer_test: false,
-            stage: Stage::Due(None),
-        });
+        let new = Repair::new(now, Cause::Probe, 1, None);
+        let repair = self.loss.repair.get_or_insert(new);
         repair.since = now;
-        if matches!(repair.stage, Stage::Sent { .. }) {
+        if matches!(repair.stage, Stage::Sent(_)) {
             repair.repeated = true;
             repair.peer_test = false;
         }
@@ -532,10 +515,8 @@ struct Gap {
 
 /// The READ responses that are missing beyond the lost packet (the scoreboard of RFC 6675).
 ///
-/// The requester asks for a lost packet as soon as an answer beyond it arrives. It can ask for
-/// later gaps in the same way, because each answer implies everything before it. Otherwise each
-/// loss would wait a round trip for the repair of the one before it. Meanwhile the driver buffers
-/// the out-of-order packets.
+/// The requester asks for them as soon as an answer beyond them arrives. Otherwise each loss would
+/// wait a round trip for the repair of the one before it.
 #[derive(Clone, Debug, Default)]
 struct Scoreboard {
     /// One beyond the highest answered PSN; stale if not beyond `una`.
@@ -560,10 +541,7 @@ impl Scoreboard {
             return true;
         }
         let free = self.gaps.iter_mut().find(|entry| entry.is_none());
-        free.is_some_and(|entry| {
-            *entry = Some(gap);
-            true
-        })
+        free.map(|entry| *entry = Some(gap)).is_some()
     }
 
     /// Forgets the gaps that have been answered.
@@ -571,8 +549,8 @@ impl Scoreboard {
     fn progress(&mut self, una: Psn, max: Psn) {
         let left = max.since(una);
         for entry in &mut self.gaps {
-            // An outstanding gap ends after `una` and at most at `max`. (The list is nearly always
-            // empty, so the loop avoids writes.)
+            // An outstanding gap ends after `una` and at most at `max`. The list is nearly always
+            // empty, so the loop avoids writes.
             let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
             if entry.as_ref().is_some_and(is_over) {
                 *entry = None;

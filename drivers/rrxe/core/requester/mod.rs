@@ -27,7 +27,7 @@ pub use window::{MAX_WINDOW, WINDOW};
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::wire::Class;
-use crate::{pkey, timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
+use crate::{timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
 use peer::Peer;
@@ -36,8 +36,7 @@ use rtt::Rtt;
 use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
-/// can, whether or not this host keeps up, and a host's receive queue usually has room for 1000
-/// packets.
+/// can, and a host's receive queue usually has room for 1000 packets.
 pub const MAX_RESPONSES: u32 = 1024;
 
 /// The largest message: 2^31 bytes (IBA 9.7.2).
@@ -47,7 +46,7 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 const RNR_RETRY_INFINITE: u8 = 7;
 
 /// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
-/// a second take little CPU time, and a peer that gets so few has not been ready for 80 ms.
+/// a second take little CPU time.
 const MAX_RNR_BACKOFF: u64 = 10_000_000;
 
 /// Loss detection and retransmission strategy.
@@ -57,9 +56,7 @@ pub enum RecoveryMode {
     /// lost tail before the acknowledge timeout.
     #[default]
     Selective,
-    /// Go-back-N with the timers of the specification alone (IBA 9.7.6): a NAK, an implied NAK or
-    /// the acknowledge timeout causes the retransmission of everything from the oldest
-    /// unacknowledged packet on.
+    /// Go-back-N with the timers of the specification alone (IBA 9.7.6).
     Strict,
 }
 
@@ -85,7 +82,7 @@ pub trait RequesterEnv {
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
-    /// scatter list. The requester never exceeds the length of the work request.
+    /// scatter list, never beyond the length of the work request.
     fn write_read_response(
         &mut self,
         slot: &SendSlot<Self::Local>,
@@ -107,8 +104,7 @@ pub trait RequesterEnv {
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
 }
 
-/// The arguments of the driver for each call: its storage of work requests, the time in
-/// nanoseconds, and its environment.
+/// The driver's arguments of a call: its work requests, the time in nanoseconds, its environment.
 struct Ctx<'a, E: RequesterEnv> {
     slots: &'a mut [SendSlot<E::Local>],
     now: u64,
@@ -150,7 +146,7 @@ pub struct RequesterCounters {
     pub dropped: u32,
 }
 
-/// An RNR NAK's wait: the peer was not ready for a request and said when to try again.
+/// The wait after an RNR NAK.
 #[derive(Clone, Copy, Debug)]
 struct RnrWait {
     /// PSN of the refused request. It and its successors wait.
@@ -158,15 +154,13 @@ struct RnrWait {
     until: u64,
 }
 
-/// The sending half of a queue pair. See the module documentation. The default lacks a P_Key: use
-/// [`Requester::new`].
+/// The sending half of a queue pair. See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
     service: Service,
     state: State,
     /// Send Queue Drained (SQD): no new message starts.
     paused: bool,
-    mtu: Mtu,
 
     // The work requests.
     head: u32,
@@ -188,11 +182,9 @@ pub struct Requester {
     /// Packets sent since the last one that asked for an acknowledgement.
     since_ackreq: u32,
     /// READs and atomics started and not completed.
-    reads: u8,
+    pub reads: u8,
     /// A missing answer was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
-    /// The driver buffers out-of-order answers.
-    buffering: bool,
     mode: RecoveryMode,
     rtt: Rtt,
     loss: Loss,
@@ -213,19 +205,29 @@ pub struct Requester {
     uncounted_retries: u8,
 
     /// Rate limit set by congestion notifications.
-    rate: RateLimiter,
+    pub rate: RateLimiter,
 
     // Attributes of the queue pair.
-    dest_qpn: u32,
-    src_qpn: u32,
-    qkey: u32,
-    pkey: u16,
-    max_rd_atomic: u8,
+    /// The driver buffers packets on request ([`crate::Outcome::buffer`]). By default it does not,
+    /// and the requester asks again for everything from a gap on.
+    pub buffering: bool,
+    /// This queue pair's own number, which UD packets carry.
+    pub src_qpn: u32,
+    /// The peer's queue pair number (RC, UC).
+    pub dest_qpn: u32,
+    /// The path MTU (for UD, the port's MTU).
+    pub mtu: Mtu,
+    /// The queue pair's Q_Key, used for datagrams whose own Q_Key has the top bit set.
+    pub qkey: u32,
+    /// Maximum number of outstanding READs and atomics (F-23). With 0, each fails with LocQpOp,
+    /// because it could never start.
+    pub max_rd_atomic: u8,
     retry_count: u8,
     rnr_retry: u8,
     ack_timeout: Option<u64>,
 
-    counters: RequesterCounters,
+    /// The statistics.
+    pub counters: RequesterCounters,
 }
 
 impl Requester {
@@ -234,14 +236,13 @@ impl Requester {
     pub fn new(service: Service) -> Requester {
         Requester {
             service,
-            pkey: pkey::DEFAULT,
             ..Requester::default()
         }
     }
 
     /// Returns to the Reset state (IBA 10.3.1.2): forgets everything, including attributes and
-    /// outstanding work requests, without completing them. Keeps only [`Requester::set_src_qpn`],
-    /// [`Requester::set_buffering`] and [`Requester::set_recovery`].
+    /// outstanding work requests, without completing them. Keeps only [`Requester::src_qpn`],
+    /// [`Requester::buffering`] and [`Requester::set_recovery`].
     pub fn reset(&mut self) {
         let (src_qpn, buffering, mode) = (self.src_qpn, self.buffering, self.mode);
         *self = Requester::new(self.service);
@@ -250,8 +251,7 @@ impl Requester {
         self.set_recovery(mode);
     }
 
-    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered
-    /// ([`crate::Outcome::buffer`]), regardless of [`Requester::set_buffering`].
+    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered.
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
         self.peer = Peer::new(mode);
@@ -263,38 +263,10 @@ impl Requester {
         self.buffering && self.mode == RecoveryMode::Selective
     }
 
-    /// Sets whether the driver buffers packets on request ([`crate::Outcome::buffer`]). By default
-    /// it does not, and the requester asks again for everything from a gap on.
-    pub fn set_buffering(&mut self, buffering: bool) {
-        self.buffering = buffering;
-    }
-
-    /// Sets this queue pair's own number, which UD packets carry.
-    pub fn set_src_qpn(&mut self, qpn: u32) {
-        self.src_qpn = qpn & crate::wire::QPN_MASK;
-    }
-
-    /// Sets the peer's queue pair number (RC, UC).
-    pub fn set_dest_qpn(&mut self, qpn: u32) {
-        self.dest_qpn = qpn & crate::wire::QPN_MASK;
-    }
-
-    /// Returns the peer's queue pair number.
-    #[inline]
-    pub fn dest_qpn(&self) -> u32 {
-        self.dest_qpn
-    }
-
-    /// Returns whether any sent packet is not known to have arrived. For unreliable services that
-    /// is never known, so this returns false.
+    /// Returns whether a packet was sent and not acknowledged; false for unreliable services.
     #[inline]
     pub fn has_unacknowledged(&self) -> bool {
         self.una != self.max_psn
-    }
-
-    /// Sets the path MTU (for UD, the port's MTU).
-    pub fn set_mtu(&mut self, mtu: Mtu) {
-        self.mtu = mtu;
     }
 
     /// Sets the first PSN to send: the low 24 bits (B-02). Valid only while nothing is outstanding.
@@ -326,23 +298,7 @@ impl Requester {
         self.rnr_retries_left = self.rnr_retry;
     }
 
-    /// Sets the maximum number of outstanding READs and atomics (F-23). With 0, each fails with
-    /// LocQpOp, because it could never start.
-    pub fn set_max_rd_atomic(&mut self, max: u8) {
-        self.max_rd_atomic = max;
-    }
-
-    /// Sets the partition key (RC, UC; datagrams carry their own).
-    pub fn set_pkey(&mut self, pkey: u16) {
-        self.pkey = pkey;
-    }
-
-    /// Sets the queue pair's Q_Key, used for datagrams whose own Q_Key has the top bit set.
-    pub fn set_qkey(&mut self, qkey: u32) {
-        self.qkey = qkey;
-    }
-
-    /// Enters the Ready To Send state, also from SQE and SQD.
+    /// Enters the Ready To Send state, also from SQE and SQD (J-07).
     pub fn start(&mut self) {
         if self.state != State::Error {
             self.state = State::Ready;
@@ -350,15 +306,9 @@ impl Requester {
         }
     }
 
-    /// Enters the Send Queue Drained state: finishes the message in progress and starts no new one
-    /// (J-05).
+    /// Enters the Send Queue Drained state: no new message starts (J-05).
     pub fn pause(&mut self) {
         self.paused = true;
-    }
-
-    /// Returns from Send Queue Drained to Ready To Send (J-07).
-    pub fn resume(&mut self) {
-        self.paused = false;
     }
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
@@ -376,15 +326,15 @@ impl Requester {
         slots.len().is_power_of_two() && (self.head.wrapping_sub(self.tail) as usize) < slots.len()
     }
 
-    /// Returns when to call [`Requester::handle_timeout`], as an absolute time in nanoseconds. The
-    /// driver asks again after every other call. After `handle_timeout` the time is in the future,
-    /// even if the pending packets could not be sent.
+    /// Returns when to call [`Requester::handle_timeout`], in nanoseconds. The driver asks again
+    /// after every other call. After `handle_timeout` the time is in the future, even if the pending
+    /// packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
         [
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
-            self.rate.wakeup(),
+            self.rate.wakeup,
             self.loss.probe_at,
             self.loss.repair_at(),
         ]
@@ -398,23 +348,21 @@ impl Requester {
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
             && self.service.is_reliable()
-            && packet.bth.opcode.class() == Class::from(self.service)
+            && packet.bth.opcode.class() == Class::of(self.service)
     }
 
-    /// Returns the congestion notification for an answer that arrived marked. The driver asks
-    /// before it hands in the answer. `None` if the requester will drop the packet because of its
-    /// header (L-03, L-04), or if its PSN is too far off for an answer on this connection: it is
-    /// stale or forged.
+    /// Returns the congestion notification for an answer that arrived marked, before it is handled.
+    /// `None` if the requester will drop the packet because of its header (L-03, L-04), or if its
+    /// PSN is so far off that it is stale or forged.
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
             && crate::reorder::is_plausible(packet.psn(), self.una)
-            && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
+            && packet.bth.is_in_partition();
+        notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
-    /// Handles a congestion notification from the peer: lowers the rate (L-07) and changes nothing
-    /// else.
+    /// Handles a congestion notification: lowers the rate (L-07) and nothing else.
     pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
             self.rate.on_cnp(now);
@@ -427,18 +375,6 @@ impl Requester {
         self.una
     }
 
-    /// Returns whether a packet waits because of the rate limit.
-    #[inline]
-    pub fn is_throttled(&self) -> bool {
-        self.rate.wakeup().is_some()
-    }
-
-    /// Returns the rate limit of this half of the queue pair in bytes per second; `None` without a
-    /// limit.
-    pub fn rate(&mut self, now: u64) -> Option<u64> {
-        self.rate.rate(now)
-    }
-
     /// Returns the PSN of the next new packet, for query_qp (J-18).
     #[inline]
     pub fn next_psn(&self) -> u32 {
@@ -449,17 +385,5 @@ impl Requester {
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
-    }
-
-    /// Returns the number of READs and atomics started and not completed.
-    #[inline]
-    pub fn outstanding_reads(&self) -> u32 {
-        u32::from(self.reads)
-    }
-
-    /// Returns the statistics.
-    #[inline]
-    pub fn counters(&self) -> &RequesterCounters {
-        &self.counters
     }
 }

@@ -6,8 +6,8 @@ use super::{RecoveryMode, Requester};
 use crate::psn::Psn;
 use crate::wire::Operation;
 
-/// Consecutive repairs that a peer known to keep out-of-order packets may acknowledge alone before
-/// it counts as one that drops them. Lost NAKs cause such acknowledgements, too.
+/// Consecutive repairs that a peer known to keep out-of-order packets may acknowledge alone (lost
+/// NAKs cause that, too) before it counts as one that drops them.
 const MAX_UNEXTENDED_REPAIRS: u8 = 3;
 
 /// The peer's handling of out-of-order packets, as far as known.
@@ -84,9 +84,8 @@ impl Peer {
         }
     }
 
-    /// Handles a READ response that is not the first of a READ: it has a PSN within the READ, or
-    /// one already acknowledged. Returns whether it answers the original request, not a
-    /// retransmission.
+    /// Handles a READ response with a PSN within the READ, or with one already acknowledged. Returns
+    /// whether it answers the original request, not a retransmission.
     #[inline]
     pub(super) fn on_response_within_read(&mut self, operation: Operation, psn: Psn) -> bool {
         let is_first = matches!(

@@ -44,9 +44,8 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// Returns whether this is a READ, atomic, FLUSH or atomic write. The responder sends a
-    /// separate answer to these, and the work request completes only with the last packet of that
-    /// answer.
+    /// Returns whether this is a READ, atomic, FLUSH or atomic write: an operation with an answer of
+    /// its own, which alone completes the work request.
     #[inline]
     pub const fn is_read_or_atomic(self) -> bool {
         self.is_atomic() || matches!(self, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite)
@@ -58,8 +57,7 @@ impl SendOp {
         !self.is_read_or_atomic() || matches!(self, SendOp::AtomicWrite)
     }
 
-    /// Returns whether this consumes a receive work request of the peer, and so can be solicited
-    /// (G-20).
+    /// Returns whether this consumes a receive work request of the peer.
     #[inline]
     pub const fn uses_receive(self) -> bool {
         matches!(
@@ -80,8 +78,7 @@ impl SendOp {
         matches!(self, SendOp::LocalInv | SendOp::RegMr | SendOp::BindMw)
     }
 
-    /// Returns the opcode of the completion: the value of `enum ib_wc_opcode`, equal to that of
-    /// `enum ibv_wc_opcode`, which has no number for RegMr.
+    /// Returns the opcode of the completion: the value of `enum ib_wc_opcode`.
     pub const fn wc_opcode(self) -> u8 {
         match self {
             SendOp::Send | SendOp::SendImm | SendOp::SendInv => 0,
@@ -129,8 +126,7 @@ pub(super) enum SlotState {
     Posted,
     /// Has PSNs or, for a local operation, was executed.
     Started,
-    /// Failed locally. It stops the queue, and completes with this status after everything before
-    /// it.
+    /// Failed locally. It stops the queue, and completes with this status in its turn.
     Failed(Status),
 }
 
@@ -145,9 +141,8 @@ pub struct SlotProgress {
     pub(super) retried: bool,
 }
 
-/// A send work request, from the time at which the driver writes it until it completes. The driver
-/// provides the storage: a slice of slots whose length, a power of two, is the depth of the send
-/// queue. `P` is the driver's part, by default an index.
+/// A send work request. The driver provides the storage: a slice of slots whose length, a power of
+/// two, is the depth of the send queue. `P` is the driver's part, by default an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendSlot<P = usize> {
     /// The operation.
@@ -160,8 +155,6 @@ pub struct SendSlot<P = usize> {
     pub signaled: bool,
     /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
     pub solicited: bool,
-    /// UD: the partition key of the packet.
-    pub pkey: u16,
     /// Length in bytes: of a READ the bytes to read, of a FLUSH the bytes to flush (less than
     /// 2^31), of an atomic write 8, of atomics and local operations 0.
     pub length: u32,
@@ -194,8 +187,7 @@ impl<P> SendSlot<P> {
             .add(self.progress.packets.wrapping_sub(1))
     }
 
-    /// Returns whether the work request has started and this PSN is one of its packets after the
-    /// first.
+    /// Returns whether the work request has started, and this PSN is one of its later packets.
     #[inline]
     pub(super) fn is_within(&self, psn: Psn) -> bool {
         let at = psn.since(self.progress.first_psn);
@@ -215,8 +207,7 @@ impl<P> SendSlot<P> {
         }
     }
 
-    /// Returns the operation of a packet, given whether it is the first and the last of the
-    /// message.
+    /// Returns the operation of a packet that is or is not the first and the last of the message.
     #[inline]
     pub(super) fn operation(&self, first: bool, last: bool) -> Operation {
         use Operation as O;
@@ -271,8 +262,7 @@ impl Requester {
     }
 
     /// Returns the slot for the next work request, which the driver writes and then passes to
-    /// [`Requester::post`]. Returns `None` if all slots are in use, or if their number is not a
-    /// power of two.
+    /// [`Requester::post`]; `None` if [`Requester::can_post`] returns false.
     #[inline]
     pub fn free_slot<'a, P>(&self, slots: &'a mut [SendSlot<P>]) -> Option<&'a mut SendSlot<P>> {
         if self.can_post(slots) {
@@ -294,8 +284,7 @@ impl Requester {
 
     /// Queues the work request in the slot that [`Requester::free_slot`] has returned. One that the
     /// service does not support, or whose length is wrong, fails when it is executed, as if the
-    /// driver had set [`SendSlot::fault`]. Nothing is sent: call [`Requester::poll_transmit`] after
-    /// the batch, which flushes it in the states SQE and Error.
+    /// driver had set [`SendSlot::fault`]. Nothing is sent until [`Requester::poll_transmit`].
     #[inline]
     pub fn post<P>(&mut self, slot: &mut SendSlot<P>) {
         let op = slot.op;

@@ -12,7 +12,7 @@ use super::{
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
-use crate::{pkey, timeout, Ext, Outcome, Packet, Status};
+use crate::{timeout, Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
 struct Acked {
@@ -23,8 +23,7 @@ struct Acked {
 }
 
 impl Requester {
-    /// Handles an acknowledgement, a READ response or an atomic acknowledgement. Drops any other
-    /// packet.
+    /// Handles an answer. Drops any other packet.
     pub fn handle_packet<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -36,7 +35,7 @@ impl Requester {
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
-        if !pkey::matches(packet.bth.pkey, self.pkey) {
+        if !packet.bth.is_in_partition() {
             self.counters.bad_pkeys = self.counters.bad_pkeys.wrapping_add(1);
             return Outcome::default();
         }
@@ -73,12 +72,11 @@ impl Requester {
     }
 
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
-    /// be handled at once: only those certain to be expected. Returns 1 if the packet must be
-    /// handled alone.
+    /// be handled at once: those certain to be expected, and at least 1.
     #[inline]
     pub fn accepts_burst<P>(&self, slots: &[SendSlot<P>], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
-            || !pkey::matches(packet.bth.pkey, self.pkey)
+            || !packet.bth.is_in_partition()
             || packet.operation != Operation::ReadResponseMiddle
             || packet.psn() != self.una
             || packet.payload_len != self.mtu.bytes()
@@ -108,9 +106,9 @@ impl Requester {
                 .is_some_and(|slot| slot.op.is_read_or_atomic())
     }
 
-    /// Notes whether the driver still buffers packets ([`crate::Reorder`]) after it has handled the
-    /// received packet and all buffered ones that were due. If `left`, asks for the missing packets
-    /// before them at once (F-12), unless that has been done.
+    /// Notes whether packets are `left` in the buffer ([`crate::Reorder`]) after the driver has
+    /// handled those that were due. If so, asks for the missing packets before them (F-12), unless
+    /// that has been done.
     pub fn on_buffered<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -140,8 +138,8 @@ impl Requester {
         let cx = &mut Ctx { slots, now, env };
         let mut outcome = Outcome::default();
         self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > cx.now);
-        if self.rate.wakeup().is_some_and(|at| at <= cx.now) {
-            self.rate.clear_wakeup();
+        if self.rate.wakeup.is_some_and(|at| at <= cx.now) {
+            self.rate.wakeup = None;
         }
         if self.loss.probe_at.is_some_and(|at| at <= cx.now) {
             self.probe(cx.now);
@@ -302,7 +300,15 @@ impl Requester {
             return self.ask_again(cx);
         }
         let offset = self.mtu.offset(at);
-        if packet.payload_len != self.response_len(slot, offset, packet.packets) {
+        let expected = match slot.op {
+            SendOp::Read => {
+                let max = self.mtu.bytes().saturating_mul(packet.packets);
+                slot.length.saturating_sub(offset).min(max)
+            }
+            // The response only confirms completion (G-25, G-26).
+            _ => 0,
+        };
+        if packet.payload_len != expected {
             return self.fail_tail(cx, Status::LocLen, 0);
         }
         if packet.payload_len != 0 {
@@ -324,17 +330,6 @@ impl Requester {
             self.after_read(cx.now);
         }
         Outcome::default()
-    }
-
-    /// Returns the payload length of these response packets from `offset` on.
-    #[inline]
-    fn response_len<P>(&self, slot: &SendSlot<P>, offset: u32, packets: u32) -> u32 {
-        if slot.op != SendOp::Read {
-            // The response only confirms completion (G-25, G-26).
-            return 0;
-        }
-        let max = self.mtu.bytes().saturating_mul(packets);
-        slot.length.saturating_sub(offset).min(max)
     }
 
     /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
@@ -366,8 +361,8 @@ impl Requester {
         Outcome::default()
     }
 
-    /// Acknowledges everything before `limit`: completes SENDs and WRITEs, and stops at a READ or
-    /// atomic. `limit` is at most one beyond the last PSN sent.
+    /// Acknowledges everything before `limit`, which is at most one beyond the last PSN sent:
+    /// completes SENDs and WRITEs, and stops at a READ or atomic.
     fn acknowledge<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, limit: Psn) -> Acked {
         let before = self.una;
         let unanswered_read = loop {
@@ -429,15 +424,13 @@ impl Requester {
         self.recovery_progress(before, jumped, original, now)
     }
 
-    /// Handles an RNR NAK for this PSN: the packet and its successors are not sent for at least
-    /// `time` nanoseconds (E-05). If such a wait is in progress, this is the same NAK, repeated or
-    /// held back for reordering.
-    ///
-    /// The requester also waits at least an eighth of the time for which the peer has not been
-    /// ready. Otherwise two queue pairs of one host that retry for ever, with the shortest timer,
-    /// would keep a CPU busy in softirqs, which are charged to no program.
+    /// Handles an RNR NAK for this PSN: the packet and its successors wait for at least `time`
+    /// nanoseconds (E-05), and for an eighth of the time for which the peer has not been ready.
+    /// Otherwise two queue pairs of one host that retry for ever, with the shortest timer, would
+    /// keep a CPU busy in softirqs, which are charged to no program.
     fn wait_for_ready(&mut self, from: Psn, now: u64, time: u64) {
         if self.rnr_wait.is_some_and(|wait| wait.from == from) {
+            // The same NAK, repeated or held back for reordering.
             return;
         }
         let since = *self.rnr_since.get_or_insert(now);
@@ -446,9 +439,8 @@ impl Requester {
         self.rnr_wait = Some(RnrWait { from, until });
     }
 
-    /// Handles a later answer while the answer to the oldest READ or atomic is missing. Asks for
-    /// the missing answer once; the timers do the rest. The outcome tells the driver to buffer the
-    /// later answer.
+    /// Handles a later answer while that to the oldest READ or atomic is missing: asks for the
+    /// missing one once, and has the driver buffer the later one.
     fn implied_nak<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
         if !self.buffers() {
             return self.ask_again(cx);
@@ -536,10 +528,8 @@ impl Requester {
 
     /// Completes the oldest work request if it failed locally.
     pub(super) fn complete_failed<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
-        match self
-            .slot(cx.slots, self.tail)
-            .map(|slot| slot.progress.state)
-        {
+        let tail = self.slot(cx.slots, self.tail);
+        match tail.map(|slot| slot.progress.state) {
             Some(SlotState::Failed(status)) => self.fail_tail(cx, status, 0),
             _ => Outcome::default(),
         }
@@ -583,7 +573,7 @@ impl Requester {
         self.implied_nak = false;
         self.rnr_wait = None;
         self.rnr_since = None;
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
     }
 }
 
@@ -601,9 +591,8 @@ impl<P> SendSlot<P> {
             && psn.since(self.progress.first_psn) < self.progress.packets
     }
 
-    /// Returns whether the opcode of a READ response fits its place in the answer. The first
-    /// response to a retransmitted READ may have any place (C-07), and delayed responses to the
-    /// original request arrive, too.
+    /// Returns whether the opcode of a READ response fits its place in the answer. The answer to a
+    /// retransmitted READ may start anywhere (C-07); delayed responses to the original are valid.
     #[inline]
     fn may_be_answered_by(&self, response: Operation, first: bool, last: bool) -> bool {
         match response {

@@ -4,8 +4,7 @@
 
 use crate::psn::Psn;
 
-/// Minimum probe timeout, in nanoseconds. Anything shorter would measure the scheduling delays of a
-/// busy host.
+/// Minimum probe timeout, in nanoseconds: longer than the scheduling delays of a busy host.
 pub const MIN_PTO: u64 = 1_000_000;
 
 /// A round-trip time estimate.
@@ -74,8 +73,8 @@ impl Rtt {
         self.estimate().srtt
     }
 
-    /// Returns the longest time that the answer to a packet, or to a repair, is expected to take:
-    /// the mean plus four deviations, and at least [`MIN_PTO`].
+    /// Returns the longest expected time to the answer to a packet, or to a repair: the mean plus
+    /// four deviations, and at least [`MIN_PTO`].
     pub(super) fn rto(&self, repair: bool) -> u64 {
         let Estimate { srtt, rttvar } = if repair && self.repairs.srtt != 0 {
             self.repairs
@@ -121,9 +120,8 @@ impl Rtt {
         }
     }
 
-    /// Takes the time since the flight began as the first sample. The answered packet was sent
-    /// since then, so this is an upper bound. Without a sample, the loss of a retransmission in the
-    /// first flight would wait for the consumer's timer.
+    /// Takes the time since the flight began, an upper bound, as the first sample. Without a sample,
+    /// the loss of a retransmission in the first flight would wait for the consumer's timer.
     pub(super) fn bound_first(&mut self, now: u64) {
         if !self.is_measured() {
             self.repairs.sample(now.saturating_sub(self.flight_start));
@@ -135,8 +133,8 @@ impl Rtt {
         self.repairs.sample(time);
     }
 
-    /// Takes the time from a probe to an answer as a sample if it is longer than the estimate. If
-    /// the answer is to the original transmission, a round trip takes even longer.
+    /// Takes the time from a probe to an answer as a sample if it is longer than the estimate. (If
+    /// the answer is to the original transmission, a round trip takes even longer.)
     pub(super) fn sample_probe(&mut self, time: u64) {
         if self.packets.srtt != 0 && time > self.packets.srtt {
             self.packets.sample(time);

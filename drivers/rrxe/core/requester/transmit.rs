@@ -16,8 +16,8 @@ pub(super) struct Poll {
 }
 
 impl Requester {
-    /// Sends at most `budget` packets of those that may be sent now. A work request that needs no
-    /// packet counts as one. Flushes the posted work requests in the states SQE and Error.
+    /// Sends at most `budget` packets. A work request that needs no packet counts as one. Flushes
+    /// the posted work requests in the states SQE and Error.
     pub fn poll_transmit<E: RequesterEnv>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -27,7 +27,7 @@ impl Requester {
     ) -> Progress {
         let cx = &mut Ctx { slots, now, env };
         let progress = Progress::default();
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
         match self.state {
             State::Idle => return progress,
             State::SendError | State::Error => {
@@ -112,8 +112,8 @@ impl Requester {
         result.is_ok()
     }
 
-    /// Retransmits the oldest unacknowledged packet, as soon as the rate limit permits. Returns
-    /// whether the queue can go on.
+    /// Retransmits the oldest unacknowledged packet, if the rate limit permits. Returns whether the
+    /// queue can go on.
     fn send_repair<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll) -> bool {
         if poll.budget == 0 {
             poll.progress.more = true;
@@ -213,8 +213,7 @@ impl Requester {
         }
     }
 
-    /// Returns whether the work request at `next` may send a packet. If not, it waits for an
-    /// answer, for a timer or for [`Requester::resume`].
+    /// Returns whether the work request at `next` may send a packet.
     #[inline]
     fn may_send<P>(&self, slot: &SendSlot<P>) -> bool {
         let may = match slot.progress.state {
@@ -252,8 +251,8 @@ impl Requester {
             .saturating_sub(self.response_psns)
     }
 
-    /// Returns how many packets from `send_psn` on form a burst: those in the middle of a message,
-    /// which have the same headers.
+    /// Returns how many packets from `send_psn` on, in the middle of a message, have the same headers
+    /// and so form a burst.
     #[inline]
     fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
         if slot.progress.state != SlotState::Started
@@ -285,9 +284,8 @@ impl Requester {
             .max(1)
     }
 
-    /// Builds and hands over the packet at `send_psn`, together with a burst of similar packets, up
-    /// to `max`. Returns how many were sent, and whether they ended the message or why the next one
-    /// was not sent.
+    /// Sends the packet at `send_psn`, or a burst of up to `max` packets. Returns how many were sent,
+    /// and whether they ended the message or why the next one was not sent.
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
@@ -387,10 +385,17 @@ impl Requester {
         let last = slot.ends_at(at);
         let operation = slot.operation(at == 0, last);
         let offset = self.mtu.offset(at);
-        let bth = self.bth(slot, operation, psn, last, ackreq);
-        let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu));
-        packet.first = at == 0 || slot.op == SendOp::Read;
-        packet.last = last;
+        let dest_qpn = match self.service {
+            Service::Ud => slot.remote_qpn,
+            _ => self.dest_qpn,
+        };
+        let bth = Bth {
+            // Only a message that consumes a receive work request can be solicited (G-20).
+            solicited: last && slot.solicited && slot.op.uses_receive(),
+            ackreq,
+            ..Bth::new(Opcode::new(self.service, operation), dest_qpn, psn)
+        };
+        let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu), last);
         match self.service {
             Service::Ud => packet.push(self.deth(slot).to_bytes()),
             Service::Xrc => {
@@ -401,7 +406,8 @@ impl Requester {
         }
         match operation {
             Operation::Flush => {
-                packet.push(slot.feth().to_bytes());
+                let feth = Feth::from_bytes(&[0, 0, 0, slot.imm_or_key as u8]);
+                packet.push(feth.to_bytes());
                 packet.push(slot.reth(offset).to_bytes());
             }
             Operation::WriteFirst
@@ -428,36 +434,6 @@ impl Requester {
         packet
     }
 
-    #[inline]
-    fn bth<P>(
-        &self,
-        slot: &SendSlot<P>,
-        operation: Operation,
-        psn: Psn,
-        last: bool,
-        ackreq: bool,
-    ) -> Bth {
-        let (pkey, dest_qpn) = if self.service == Service::Ud {
-            (slot.pkey, slot.remote_qpn)
-        } else {
-            (self.pkey, self.dest_qpn)
-        };
-        Bth {
-            opcode: Opcode::new(self.service, operation),
-            // Only a message that consumes a receive work request can be solicited (G-20).
-            solicited: last && slot.solicited && slot.op.uses_receive(),
-            migreq: true,
-            pad: 0,
-            version: 0,
-            pkey,
-            fecn: false,
-            becn: false,
-            dest_qpn,
-            ackreq,
-            psn,
-        }
-    }
-
     /// Returns the DETH. A Q_Key with the top bit set stands for the queue pair's own.
     #[inline]
     fn deth<P>(&self, slot: &SendSlot<P>) -> Deth {
@@ -482,8 +458,8 @@ impl Requester {
         }
     }
 
-    /// Executes a local operation, unless it was executed before a retransmission. Returns whether
-    /// the queue can go on.
+    /// Executes a local operation, unless that was done before a retransmission. Returns whether the
+    /// queue can go on.
     fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
         if !self.local_may_run(slot) {
             return false;
@@ -493,20 +469,14 @@ impl Requester {
         }
         // It has a position among the PSNs, but takes none.
         slot.progress.first_psn = self.send_psn;
-        match env.local_op(slot) {
-            Ok(()) => {
-                slot.progress.state = SlotState::Started;
-                true
-            }
+        slot.progress.state = match env.local_op(slot) {
+            Ok(()) => SlotState::Started,
             Err(Fault::Protection) if slot.op == SendOp::BindMw => {
-                slot.progress.state = SlotState::Failed(Status::MwBind);
-                false
+                SlotState::Failed(Status::MwBind)
             }
-            Err(_) => {
-                slot.progress.state = SlotState::Failed(Status::LocQpOp);
-                false
-            }
-        }
+            Err(_) => SlotState::Failed(Status::LocQpOp),
+        };
+        slot.progress.state == SlotState::Started
     }
 
     /// Completes every work request handed over (UC and UD).
@@ -527,11 +497,10 @@ impl Requester {
 
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
     ///
-    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The first expiry comes after
-    /// one, to find a lost tail early. After retries without progress the timer takes two and then
-    /// four timeouts, so that the requester neither floods nor gives up on a path that stalls for a
-    /// while (a busy host, a full queue). In strict mode it takes three: the fourth is a margin,
-    /// because an expired timer waits for a CPU.
+    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, to find a
+    /// lost tail early. After retries without progress it takes two and then four, so that the
+    /// requester does not give up on a path that stalls for a while. In strict mode it takes three:
+    /// the fourth is a margin, because an expired timer waits for a CPU.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
         let used = self.retry_count.saturating_sub(self.retries_left);
         let factor = match used {
@@ -556,8 +525,8 @@ impl Requester {
 }
 
 impl<P> SendSlot<P> {
-    /// Returns whether the request packet with this position is the last one. A READ request is one
-    /// packet, from any position on.
+    /// Returns whether the request packet with this index is the last one. A READ request is one
+    /// packet, from any index on.
     #[inline]
     fn ends_at(&self, at: u32) -> bool {
         self.progress.packets.saturating_sub(at) <= 1 || self.op == SendOp::Read
@@ -596,15 +565,6 @@ impl<P> SendSlot<P> {
             rkey: self.rkey_or_qkey,
             swap_add,
             compare,
-        }
-    }
-
-    #[inline]
-    fn feth(&self) -> Feth {
-        let bits = self.imm_or_key as u8;
-        Feth {
-            placement: bits & 0x0f,
-            level: (bits >> 4) & 3,
         }
     }
 }

@@ -16,17 +16,15 @@ pub const WINDOW: u32 = 256;
 /// Largest limit of packets in flight.
 pub const MAX_WINDOW: u32 = 2048;
 
-/// Smallest window for a peer that drops out-of-order packets, and its largest if the path was not
-/// seen to hold more than half of it. It holds two messages of 64 KiB: one waits for its
-/// acknowledgement while the other is in flight.
+/// Smallest window for a peer that drops out-of-order packets: two messages of 64 KiB, one of which
+/// waits for its acknowledgement while the other is in flight.
 const MIN_WINDOW: u32 = 32;
 
-/// Packets without a loss after which losses count as rare. The window for such a peer then grows
-/// by half of the acknowledged packets instead of an eighth.
+/// Packets without a loss after which the window for such a peer grows by half of the acknowledged
+/// packets instead of an eighth.
 const LOSS_FREE: u32 = 256;
 
-/// Minimum time of a measurement in nanoseconds. On a short path a burst may last several round
-/// trips.
+/// Minimum time of a measurement in nanoseconds: on a short path a burst lasts several round trips.
 const MIN_MEASUREMENT: u64 = 2_000_000;
 
 /// Start of a count of acknowledged packets.
@@ -35,8 +33,7 @@ struct AckCount {
     /// Time of the start, in nanoseconds.
     since: u64,
     from: Psn,
-    /// A packet was lost: packets that had arrived earlier may be acknowledged, and counted, only
-    /// now.
+    /// A packet was lost: packets that had arrived earlier may be counted only now.
     disturbed: bool,
 }
 
@@ -67,9 +64,8 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Returns the limit of packets in flight. Packets that the peer keeps beyond a lost one have
-    /// left the path, so the limit doubles until the lost one is acknowledged, which takes another
-    /// round trip.
+    /// Returns the limit of packets in flight. It doubles while the peer keeps packets beyond a lost
+    /// one, which have left the path.
     #[inline]
     pub(super) fn limit(&self, kept_beyond: bool) -> u32 {
         if kept_beyond {
@@ -79,16 +75,15 @@ impl Window {
         }
     }
 
-    /// Returns the number of packets after which one asks for an acknowledgement. Some
-    /// acknowledgements are always on their way while packets are sent, but the peer need not send
-    /// one every few packets.
+    /// Returns the number of packets after which one asks for an acknowledgement: few enough that
+    /// acknowledgements are always on their way, but not one every few packets.
     #[inline]
     pub(super) fn ackreq_after(&self) -> u32 {
         (self.size >> 2).max(MIN_WINDOW >> 1)
     }
 
-    /// Scales the measured capacity to a newly measured shortest round trip, in nanoseconds. The
-    /// longer round trip included queueing delay, and the measured capacity the queued packets.
+    /// Scales the measured capacity, which included queued packets, to a newly measured shortest
+    /// round trip, in nanoseconds.
     pub(super) fn on_queues_drained(&mut self, min_rtt: u64) {
         let shorter = min_rtt.min(self.round_trip);
         let capacity = u64::from(self.capacity).saturating_mul(shorter);

@@ -4,10 +4,9 @@
 //! lengths).
 
 use super::{
-    Message, RecvCompletion, RecvOpcode, RecvRequest, RemoteAccess, ResourceRing, Responder,
-    ResponderEnv,
+    Message, RecvCompletion, RecvOpcode, RemoteAccess, ResourceRing, Responder, ResponderEnv,
 };
-use crate::wire::{Operation, Reth};
+use crate::wire::Operation;
 use crate::{requester, Ext, Fault, Packet, Service, Status};
 
 /// Reason for not executing a request.
@@ -29,45 +28,47 @@ pub(super) enum Refusal {
     Busy,
 }
 
-/// Position of a packet in its message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Position {
-    First,
-    Middle,
-    Last,
-    Only,
+/// A packet of a SEND or RDMA WRITE.
+#[derive(Clone, Copy)]
+pub(super) struct MessagePart {
+    is_send: bool,
+    pub(super) is_first: bool,
+    is_last: bool,
 }
 
-impl Position {
+impl MessagePart {
+    /// Returns `None` for the packets of other operations.
     #[inline]
-    fn starts(self) -> bool {
-        matches!(self, Position::First | Position::Only)
-    }
-
-    #[inline]
-    fn ends(self) -> bool {
-        matches!(self, Position::Last | Position::Only)
-    }
-
-    /// Returns whether a packet at this position may have `len` bytes of payload (G-04).
-    #[inline]
-    fn fits(self, len: u32, mtu: u32) -> bool {
-        match self {
-            Position::First | Position::Middle => len == mtu,
-            Position::Last => 1 <= len && len <= mtu,
-            Position::Only => len <= mtu,
-        }
+    pub(super) fn of(operation: Operation) -> Option<MessagePart> {
+        use Operation as O;
+        let (is_send, is_first, is_last) = match operation {
+            O::SendFirst => (true, true, false),
+            O::SendMiddle => (true, false, false),
+            O::SendLast | O::SendLastImm | O::SendLastInvalidate => (true, false, true),
+            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => (true, true, true),
+            O::WriteFirst => (false, true, false),
+            O::WriteMiddle => (false, false, false),
+            O::WriteLast | O::WriteLastImm => (false, false, true),
+            O::WriteOnly | O::WriteOnlyImm => (false, true, true),
+            _ => return None,
+        };
+        Some(MessagePart {
+            is_send,
+            is_first,
+            is_last,
+        })
     }
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// Returns the current receive work request, or takes the next one of the packet's queue.
+    /// Returns the length of the current receive work request, or of the next one of the packet's
+    /// queue, which becomes the current one.
     #[inline]
     pub(super) fn current_recv<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
         env: &mut E,
-    ) -> Result<RecvRequest, Refusal> {
+    ) -> Result<u32, Refusal> {
         if self.recv.is_none() {
             self.recv = match self.service {
                 // An error means that the queue does not exist, or not for this queue pair
@@ -88,29 +89,21 @@ impl<R: ResourceRing> Responder<R> {
         packet: &Packet,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        use Operation as O;
-        let (position, is_send) = match packet.operation {
-            O::SendFirst => (Position::First, true),
-            O::SendMiddle => (Position::Middle, true),
-            O::SendLast | O::SendLastImm | O::SendLastInvalidate => (Position::Last, true),
-            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => (Position::Only, true),
-            O::WriteFirst => (Position::First, false),
-            O::WriteMiddle => (Position::Middle, false),
-            O::WriteLast | O::WriteLastImm => (Position::Last, false),
-            O::WriteOnly | O::WriteOnlyImm => (Position::Only, false),
-            _ => return Err(Refusal::Invalid),
+        let part = MessagePart::of(packet.operation).ok_or(Refusal::Invalid)?;
+        // G-04. Only packets in the middle of a message form a burst.
+        let max = self.mtu.bytes().saturating_mul(packet.packets);
+        let fits = match packet.payload_len {
+            0 => part.is_first && part.is_last,
+            len if part.is_last => len <= max,
+            len => len == max,
         };
-        // Only packets in the middle of a message form a burst.
-        if !position.fits(
-            packet.payload_len,
-            self.mtu.bytes().saturating_mul(packet.packets),
-        ) {
+        if !fits {
             return Err(Refusal::Invalid);
         }
-        if is_send {
-            self.on_send(packet, position, env)
+        if part.is_send {
+            self.on_send(packet, part, env)
         } else {
-            self.on_write(packet, position, env)
+            self.on_write(packet, part, env)
         }
     }
 
@@ -118,39 +111,35 @@ impl<R: ResourceRing> Responder<R> {
     fn on_send<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
-        position: Position,
+        part: MessagePart,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let received = match (self.message, position.starts()) {
+        let received = match (self.message, part.is_first) {
             (Message::None, true) => 0,
             (Message::Send { received, xrc_srqn }, false) if xrc_srqn == packet.xrc_srqn => {
                 received
             }
             _ => return Err(Refusal::Invalid),
         };
-        let recv = self.current_recv(packet, env)?;
+        let length = self.current_recv(packet, env)?;
         let end = received.saturating_add(packet.payload_len);
-        if end > recv.length || end > requester::MAX_MESSAGE {
+        if end > length || end > requester::MAX_MESSAGE {
             return Err(Refusal::Length);
         }
         if packet.payload_len != 0 {
             env.write_recv(received).map_err(Refusal::Local)?;
         }
-        if !position.ends() {
+        if !part.is_last {
             self.message = Message::Send {
                 received: end,
                 xrc_srqn: packet.xrc_srqn,
             };
             return Ok(());
         }
-        let invalidated = match packet.ext {
-            Ext::Ieth(ieth) => {
-                env.invalidate(ieth.rkey).map_err(|_| Refusal::Invalidate)?;
-                Some(ieth.rkey)
-            }
-            _ => None,
-        };
-        self.complete(packet, RecvOpcode::Recv, end, invalidated, env);
+        if let Ext::Ieth(ieth) = packet.ext {
+            env.invalidate(ieth.rkey).map_err(|_| Refusal::Invalidate)?;
+        }
+        self.complete(packet, RecvOpcode::Recv, end, env);
         self.end_message();
         Ok(())
     }
@@ -159,27 +148,42 @@ impl<R: ResourceRing> Responder<R> {
     fn on_write<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
-        position: Position,
+        part: MessagePart,
         env: &mut E,
     ) -> Result<(), Refusal> {
         if !self.allow_write {
             return Err(Refusal::Invalid);
         }
         let len = packet.payload_len;
-        let (rkey, va, left, total) = self.write_range(packet, position.starts())?;
-        // The payloads must add up to exactly the announced length, with at least one byte left for
-        // the last packet.
-        let enough = if position.ends() {
+        // The bytes from this packet on, and the length of the whole message.
+        let (rkey, va, left, total) = match (packet.ext, self.message, part.is_first) {
+            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None, true) => {
+                (reth.rkey, reth.va, reth.len, reth.len)
+            }
+            (
+                _,
+                Message::Write {
+                    rkey,
+                    va,
+                    left,
+                    total,
+                },
+                false,
+            ) => (rkey, va, left, total),
+            _ => return Err(Refusal::Invalid),
+        };
+        // G-08: the payloads must add up to exactly the announced length, with at least one byte
+        // left for the last packet.
+        let enough = if part.is_last {
             len == left
         } else {
             len < left
         };
-        // G-08
         if !enough || total > requester::MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
         // G-09: an access to 0 bytes does not check the key.
-        if position.starts() && total != 0 {
+        if part.is_first && total != 0 {
             env.check_remote(rkey, va, total, RemoteAccess::Write)
                 .map_err(|_| Refusal::Access)?;
         }
@@ -191,7 +195,7 @@ impl<R: ResourceRing> Responder<R> {
         if len != 0 {
             env.write_remote(rkey, va).map_err(|_| Refusal::Access)?;
         }
-        if !position.ends() {
+        if !part.is_last {
             let va = va.wrapping_add(u64::from(len));
             self.message = Message::Write {
                 rkey,
@@ -202,34 +206,10 @@ impl<R: ResourceRing> Responder<R> {
             return Ok(());
         }
         if with_imm {
-            self.complete(packet, RecvOpcode::RecvRdmaWithImm, total, None, env);
+            self.complete(packet, RecvOpcode::RecvRdmaWithImm, total, env);
         }
         self.end_message();
         Ok(())
-    }
-
-    /// Returns the rest of an RDMA WRITE from this packet on: key, address and length, and the
-    /// length of all of it.
-    #[inline]
-    fn write_range(&self, packet: &Packet, starts: bool) -> Result<(u32, u64, u32, u32), Refusal> {
-        let reth = match (packet.ext, self.message) {
-            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None) => Some(reth),
-            _ => None,
-        };
-        match (reth, self.message, starts) {
-            (Some(Reth { rkey, va, len }), _, true) => Ok((rkey, va, len, len)),
-            (
-                None,
-                Message::Write {
-                    rkey,
-                    va,
-                    left,
-                    total,
-                },
-                false,
-            ) => Ok((rkey, va, left, total)),
-            _ => Err(Refusal::Invalid),
-        }
     }
 
     fn end_message(&mut self) {
@@ -241,28 +221,30 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Completes the current receive work request with success.
     #[inline]
-    fn complete<E: ResponderEnv>(
+    pub(super) fn complete<E: ResponderEnv>(
         &mut self,
         packet: &Packet,
         opcode: RecvOpcode,
         byte_len: u32,
-        invalidated: Option<u32>,
         env: &mut E,
     ) {
-        let imm = match packet.ext {
-            Ext::Imm(imm) | Ext::RethImm(_, imm) => Some(imm.to_verbs()),
-            _ => None,
-        };
-        self.recv = None;
-        env.complete_recv(RecvCompletion {
-            status: Status::Success,
+        let mut completion = RecvCompletion {
             opcode,
             byte_len,
-            imm,
-            invalidated,
             solicited: packet.bth.solicited,
-            src_qp: 0,
-            pkey: packet.bth.pkey,
-        });
+            ..RecvCompletion::new(Status::Success)
+        };
+        match packet.ext {
+            Ext::Imm(imm) | Ext::RethImm(_, imm) => completion.imm = Some(imm.to_verbs()),
+            Ext::Ieth(ieth) => completion.invalidated = Some(ieth.rkey),
+            Ext::Deth(deth) => completion.src_qp = deth.src_qpn,
+            Ext::DethImm(deth, imm) => {
+                completion.src_qp = deth.src_qpn;
+                completion.imm = Some(imm.to_verbs());
+            }
+            _ => {}
+        }
+        self.recv = None;
+        env.complete_recv(completion);
     }
 }

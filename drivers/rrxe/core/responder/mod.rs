@@ -4,8 +4,7 @@
 //! answers (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
 //!
 //! The responder executes a request when it arrives. [`Responder::poll_transmit`] later sends the
-//! answers in the order of the PSNs: first those to unanswered READs and atomics, then a NAK or a
-//! single acknowledgement for everything before it.
+//! answers in the order of the PSNs: those to READs and atomics, then a NAK or one acknowledgement.
 
 mod message;
 mod receive;
@@ -15,8 +14,8 @@ mod transmit;
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::reorder;
-use crate::wire::{Class, Syndrome, QPN_MASK};
-use crate::{pkey, Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
+use crate::wire::{Class, Syndrome};
+use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
 use transmit::AckPolicy;
@@ -27,8 +26,8 @@ pub use resources::Resource;
 /// Maximum number of READs and atomics that can be replayed: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 128;
 
-/// Storage of a responder's resources, owned by the driver. The responder uses at most the first
-/// [`MAX_RESOURCES`] entries. The default is empty.
+/// Storage of a responder's resources, of which it uses at most [`MAX_RESOURCES`]. The default is
+/// empty.
 pub trait ResourceRing: DerefMut<Target = [Resource<Self::Domain>]> + Default {
     /// [`ResponderEnv::Domain`].
     type Domain: Copy + Default;
@@ -77,13 +76,6 @@ pub enum AtomicOp {
     },
 }
 
-/// A receive work request, as far as the core needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecvRequest {
-    /// Length of its scatter list in bytes.
-    pub length: u32,
-}
-
 /// Operation that consumed a receive work request. The values are those of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -111,8 +103,21 @@ pub struct RecvCompletion {
     pub solicited: bool,
     /// UD: the sending queue pair.
     pub src_qp: u32,
-    /// UD: the packet's partition key.
-    pub pkey: u16,
+}
+
+impl RecvCompletion {
+    /// Returns the result of a receive work request that received nothing.
+    pub const fn new(status: Status) -> RecvCompletion {
+        RecvCompletion {
+            status,
+            opcode: RecvOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+            src_qp: 0,
+        }
+    }
 }
 
 /// An event for the consumer of the queue pair, or for the port's counters.
@@ -138,9 +143,9 @@ pub trait ResponderEnv {
     /// The identity of a protection domain.
     type Domain;
 
-    /// Takes the next receive work request, which is the current one until
-    /// [`ResponderEnv::complete_recv`]. Returns `None` if the receive queue is empty.
-    fn fetch_recv(&mut self) -> Option<RecvRequest>;
+    /// Takes the next receive work request, the current one until [`ResponderEnv::complete_recv`].
+    /// Returns the length of its scatter list in bytes; `None` if the receive queue is empty.
+    fn fetch_recv(&mut self) -> Option<u32>;
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
     /// work request, never beyond its length.
@@ -167,43 +172,37 @@ pub trait ResponderEnv {
     /// Stores the 8-byte payload of the packet being handled atomically: no reader sees a part of
     /// it. `va` is a multiple of 8. Checks the peer's write access. The default implementation
     /// refuses every ATOMIC WRITE.
-    fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
-        let _ = (rkey, va);
+    fn atomic_write(&mut self, _rkey: u32, _va: u64) -> Result<(), Fault> {
         Err(Fault::Protection)
     }
 
     /// Flushes earlier writes to a region. Checks the peer's access, even if the range is empty.
     /// The default implementation refuses every FLUSH.
-    fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
-        let _ = (rkey, flush);
+    fn flush(&mut self, _rkey: u32, _flush: Flush) -> Result<(), Fault> {
         Err(Fault::Protection)
     }
 
-    /// XRC: takes the next receive work request of a shared receive queue, which is the current one
-    /// until [`ResponderEnv::complete_recv`]. Called instead of
-    /// [`ResponderEnv::fetch_recv`]. Returns `Ok(None)` if the queue is empty, and an error if the
-    /// queue pair's domain has no such queue.
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
-        let _ = srqn;
+    /// XRC: takes the next receive work request of a shared receive queue, called instead of
+    /// [`ResponderEnv::fetch_recv`]. Returns an error if the queue pair's domain has no such queue.
+    fn fetch_xrc_recv(&mut self, _srqn: u32) -> Result<Option<u32>, Fault> {
         Err(Fault::Protection)
     }
 
     /// Invalidates a key on behalf of the peer.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
-    /// Completes the current receive work request. Not called if there is no current one, because
-    /// an error occurred before it was fetched.
+    /// Completes the current receive work request.
     fn complete_recv(&mut self, completion: RecvCompletion);
 
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to send. It has payload only if [`ResponderEnv::transmit_read`] is the
-    /// default implementation. See [`TxError`] for the errors.
+    /// Takes a packet to send, without payload unless [`ResponderEnv::transmit_read`] is the default
+    /// implementation. See [`TxError`] for the errors.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes READ responses with payload to send: `count` packets, this one and its successors by
-    /// [`TxPacket::advance`], which differ only in PSN and payload position. `domain` is what
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. The domain is what
     /// [`ResponderEnv::check_remote`] returned for the READ. Returns how many were taken, and why
     /// the next one was not; `Local` means the same as `RemoteAccess` here. The default
     /// implementation calls [`ResponderEnv::transmit`] for each packet.
@@ -211,9 +210,8 @@ pub trait ResponderEnv {
         &mut self,
         packet: &TxPacket,
         count: u32,
-        domain: Self::Domain,
+        _domain: Self::Domain,
     ) -> (u32, Result<(), TxError>) {
-        let _ = domain;
         packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
 }
@@ -262,44 +260,34 @@ enum Message {
 pub struct ResponderCounters {
     /// Requests received before.
     pub duplicates: u32,
-    /// Sequence gaps for which a NAK was created. For a service without NAKs (UC), requests that
-    /// arrived too early.
+    /// Sequence gaps for which a NAK was created; for UC, requests that arrived too early.
     pub out_of_sequence: u32,
     /// RNR NAKs sent.
     pub rnr_naks: u32,
-    /// Packets dropped: of the wrong kind, in the wrong state, or without room. Excludes key
-    /// mismatches, which have an event.
+    /// Packets dropped: of the wrong kind, in the wrong state, or without room.
     pub dropped: u32,
-    /// Requests refused because the peer lacks access: invalid keys, and keys of other domains,
-    /// rights or ranges.
+    /// Requests refused because of a wrong key, domain, right or range.
     pub wrong_keys: u32,
 }
 
-/// The receiving half of a queue pair. See the module documentation. The default lacks a P_Key and
-/// does not await a first request: use [`Responder::new`].
+/// The receiving half of a queue pair. See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Responder<R> {
     service: Service,
     state: State,
-    mtu: Mtu,
     /// The PSN expected next.
     epsn: Psn,
     /// Message sequence number: messages completed.
-    msn: Psn,
+    pub msn: Psn,
     message: Message,
-    /// The current receive work request.
-    recv: Option<RecvRequest>,
-    /// No request was received since [`Responder::start`].
-    awaits_first_request: bool,
+    /// Length of the current receive work request, if there is one.
+    recv: Option<u32>,
+    /// The first request was received ([`ResponderEvent::CommEstablished`]).
+    established: bool,
 
     /// An acknowledgement of everything before `epsn` is due.
     ack_due: bool,
     ack_policy: AckPolicy,
-    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer.
-    max_ack_delay: u64,
-    /// Consecutive requests that the consumer must answer in that time before acknowledgements
-    /// wait.
-    prompt_replies: u32,
     /// A NAK with this PSN is due.
     nak_due: Option<(Psn, Syndrome)>,
     /// A NAK was created for `epsn`: no second one before that packet arrives (B-09, B-13).
@@ -310,19 +298,31 @@ pub struct Responder<R> {
     buffering: bool,
     resources: Resources<R>,
     /// Rate limit of READ responses, set by congestion notifications.
-    rate: RateLimiter,
+    pub rate: RateLimiter,
 
+    // Attributes of the queue pair.
+    /// The path MTU (for UD, the port's MTU).
+    pub mtu: Mtu,
+    /// The peer's queue pair number (RC, UC).
+    pub dest_qpn: u32,
+    /// The Q_Key that datagrams must carry.
+    pub qkey: u32,
+    /// The RNR NAK timer code to send: 0 to 31 (E-03).
+    pub min_rnr_timer: u8,
+    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer
+    /// ([`Responder::on_reply`]). With 0, it never waits.
+    pub max_ack_delay: u64,
+    /// Consecutive requests that the consumer must answer in that time before acknowledgements
+    /// wait.
+    pub prompt_replies: u32,
     allow_read: bool,
     allow_write: bool,
     allow_atomic: bool,
     allow_flush_global: bool,
     allow_flush_persistent: bool,
-    min_rnr_timer: u8,
-    pkey: u16,
-    dest_qpn: u32,
-    qkey: u32,
 
-    counters: ResponderCounters,
+    /// The statistics.
+    pub counters: ResponderCounters,
 }
 
 impl<R: ResourceRing> Responder<R> {
@@ -330,14 +330,12 @@ impl<R: ResourceRing> Responder<R> {
     pub fn new(service: Service) -> Responder<R> {
         Responder {
             service,
-            awaits_first_request: true,
-            pkey: pkey::DEFAULT,
             ..Responder::default()
         }
     }
 
-    /// Returns to the Reset state: forgets everything, including attributes and the current receive
-    /// work request, without completing it. Returns the resource storage.
+    /// Returns to the Reset state: forgets everything, and does not complete the current receive work
+    /// request. Returns the resource storage.
     pub fn reset(&mut self) -> R {
         core::mem::replace(self, Responder::new(self.service))
             .resources
@@ -349,22 +347,11 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn = Psn::new(psn);
     }
 
-    /// Sets the path MTU (for UD, the port's MTU).
-    pub fn set_mtu(&mut self, mtu: Mtu) {
-        self.mtu = mtu;
-    }
-
-    /// Replaces the resource storage, which needs room for all READs and atomics that the peer may
-    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15), at most [`MAX_RESOURCES`]. Moves the
-    /// resources that await an answer or may be replayed, as far as there is room. Returns the old
-    /// storage.
+    /// Replaces the resource storage, which has room for all READs and atomics that the peer may have
+    /// outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there. Returns
+    /// the old storage.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
-    }
-
-    /// Sets the RNR NAK timer code to send (E-03).
-    pub fn set_min_rnr_timer(&mut self, code: u8) {
-        self.min_rnr_timer = code & 0x1f;
     }
 
     /// Sets the accesses that the peer is granted (G-13).
@@ -380,35 +367,6 @@ impl<R: ResourceRing> Responder<R> {
         self.allow_flush_persistent = persistent;
     }
 
-    /// Sets the peer's queue pair number (RC, UC).
-    pub fn set_dest_qpn(&mut self, qpn: u32) {
-        self.dest_qpn = qpn & QPN_MASK;
-    }
-
-    /// Returns the peer's queue pair number.
-    #[inline]
-    pub fn dest_qpn(&self) -> u32 {
-        self.dest_qpn
-    }
-
-    /// Sets the Q_Key that datagrams must carry.
-    pub fn set_qkey(&mut self, qkey: u32) {
-        self.qkey = qkey;
-    }
-
-    /// Sets the longest time, in nanoseconds, that an acknowledgement waits for a reply of the
-    /// consumer ([`Responder::on_reply`]), and how many consecutive requests the consumer must
-    /// answer in that time before acknowledgements wait. With 0 nanoseconds, they never wait.
-    pub fn set_ack_delay(&mut self, max_ack_delay: u64, prompt_replies: u32) {
-        self.max_ack_delay = max_ack_delay;
-        self.prompt_replies = prompt_replies;
-    }
-
-    /// Sets the partition key.
-    pub fn set_pkey(&mut self, pkey: u16) {
-        self.pkey = pkey;
-    }
-
     /// Enters the Ready To Receive state.
     pub fn start(&mut self) {
         if self.state == State::Idle {
@@ -416,9 +374,8 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Enters the Error state, in which the responder accepts and sends nothing. Completes the
-    /// current receive work request, if any, as flushed; the driver then flushes the rest of the
-    /// receive queue.
+    /// Enters the Error state, in which the responder accepts and sends nothing. Flushes the current
+    /// receive work request, and the driver then the rest of the receive queue.
     pub fn enter_error<E: ResponderEnv>(&mut self, env: &mut E) {
         self.state = State::Error;
         self.message = Message::None;
@@ -426,61 +383,49 @@ impl<R: ResourceRing> Responder<R> {
         self.nak_due = None;
         self.buffering = false;
         self.resources.clear();
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
         self.ack_policy = AckPolicy::default();
         self.fail_recv(Status::WrFlush, env);
     }
 
-    /// Returns when to call [`Responder::poll_transmit`] even without an event, as an absolute time
-    /// in nanoseconds. The driver asks again after every poll.
+    /// Returns when to call [`Responder::poll_transmit`] even without an event, in nanoseconds. The
+    /// driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let timeouts = [self.rate.wakeup(), self.ack_policy.deadline()];
+        let timeouts = [self.rate.wakeup, self.ack_policy.deadline()];
         timeouts.into_iter().flatten().min()
-    }
-
-    /// Returns whether a READ response waits because of the rate limit.
-    #[inline]
-    pub fn is_throttled(&self) -> bool {
-        self.rate.wakeup().is_some()
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.
     #[inline]
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
-            && packet.bth.opcode.class() == Class::from(self.service)
+            && packet.bth.opcode.class() == Class::of(self.service)
             && !packet.is_response()
     }
 
-    /// Returns the congestion notification for a request that arrived marked. The driver asks
-    /// before it hands in the request. `None` for datagrams, whose senders have no connection to
-    /// slow down; if the responder will drop the packet because of its header (L-03); or if its PSN
-    /// is too far off for a request of this connection: it is stale or forged.
+    /// Returns the congestion notification for a request that arrived marked, before it is handled.
+    /// `None` for datagrams, whose senders have no connection to slow down; if the responder will
+    /// drop the packet because of its header (L-03); or if its PSN is so far off that it is stale or
+    /// forged.
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)
             && reorder::is_plausible(packet.psn(), self.epsn)
-            && pkey::matches(packet.bth.pkey, self.pkey);
-        notify.then(|| congestion::cnp(self.dest_qpn, self.pkey))
+            && packet.bth.is_in_partition();
+        notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
-    /// Handles a congestion notification from the peer: lowers the rate of READ responses (L-07)
-    /// and changes nothing else.
+    /// Handles a congestion notification: lowers the rate of READ responses (L-07) and nothing else
+    ///
     pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
             self.rate.on_cnp(now);
         }
     }
 
-    /// Returns the rate limit of READ responses in bytes per second; `None` without a limit.
-    pub fn rate(&mut self, now: u64) -> Option<u64> {
-        self.rate.rate(now)
-    }
-
     /// Forgets the rate limit and the delay of acknowledgements, before the last
-    /// [`Responder::poll_transmit`] of a queue pair that is being destroyed. Nothing follows that
-    /// would congest the network, and the responder sends now or never.
+    /// [`Responder::poll_transmit`] of a queue pair that is being destroyed.
     pub fn stop_waiting(&mut self) {
         self.rate = RateLimiter::default();
         self.ack_policy = AckPolicy::default();
@@ -492,33 +437,12 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn.get()
     }
 
-    /// Returns the message sequence number: messages completed, modulo 2^24.
-    #[inline]
-    pub fn msn(&self) -> u32 {
-        self.msn.get()
-    }
-
-    /// Returns the statistics.
-    #[inline]
-    pub fn counters(&self) -> &ResponderCounters {
-        &self.counters
-    }
-
     /// Completes the current receive work request with an error. Returns whether there was one.
     fn fail_recv<E: ResponderEnv>(&mut self, status: Status, env: &mut E) -> bool {
         if self.recv.take().is_none() {
             return false;
         }
-        env.complete_recv(RecvCompletion {
-            status,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
-            pkey: self.pkey,
-        });
+        env.complete_recv(RecvCompletion::new(status));
         true
     }
 }

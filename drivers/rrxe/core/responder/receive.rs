@@ -2,15 +2,12 @@
 
 //! Receive direction of the responder: checks packets, and handles errors.
 
-use super::message::Refusal;
-use super::{
-    Message, RecvCompletion, RecvOpcode, ResourceRing, Responder, ResponderEnv, ResponderEvent,
-    State,
-};
+use super::message::{MessagePart, Refusal};
+use super::{Message, RecvOpcode, ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
-use crate::{pkey, requester, Ext, Fault, Outcome, Packet, Service, Status};
+use crate::{requester, Ext, Fault, Outcome, Packet, Service, Status};
 
 /// Bytes in front of a datagram's payload, for the GRH or the IPv4 header (I-03).
 pub const GRH_LEN: u32 = 40;
@@ -26,7 +23,7 @@ impl<R: ResourceRing> Responder<R> {
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
-        if !pkey::matches(packet.bth.pkey, self.pkey) {
+        if !packet.bth.is_in_partition() {
             env.event(ResponderEvent::PkeyViolation);
             return Outcome::default();
         }
@@ -65,23 +62,21 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
-    /// be handled at once: only those certain to be expected and to have room. Returns 1 if the
-    /// packet must be handled alone.
+    /// be handled at once: those certain to be expected and to have room, and at least 1.
     #[inline]
     pub fn accepts_burst(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
         if !self.is_mine(packet)
-            || !pkey::matches(packet.bth.pkey, self.pkey)
+            || !packet.bth.is_in_partition()
             || packet.psn() != self.epsn
             || packet.payload_len != mtu
         {
             return 1;
         }
         let room = match (packet.operation, self.message, self.recv) {
-            (Operation::SendMiddle, Message::Send { received, .. }, Some(recv)) => recv
-                .length
-                .min(requester::MAX_MESSAGE)
-                .saturating_sub(received),
+            (Operation::SendMiddle, Message::Send { received, .. }, Some(length)) => {
+                length.min(requester::MAX_MESSAGE).saturating_sub(received)
+            }
             // At least one byte must be left for the last packet.
             (Operation::WriteMiddle, Message::Write { left, .. }, _) => left.saturating_sub(1),
             _ => 0,
@@ -95,13 +90,12 @@ impl<R: ResourceRing> Responder<R> {
         psn == self.epsn
     }
 
-    /// Notes the state of the buffered packets ([`crate::Reorder`]) after the driver has handled
-    /// the received packet and all buffered ones that were due. `taken` says that some buffered
-    /// packets were handled just now, `left` that some are still buffered beyond another gap.
+    /// Notes whether buffered packets ([`crate::Reorder`]) were handled just now (`taken`), and
+    /// whether some are `left` beyond another gap.
     ///
-    /// If buffered packets were just handled, the responder reports the next gap at once, because
-    /// no later packet may do so. Otherwise the missing packets may still be on their way, and the
-    /// responder reports the gap with the next acknowledgement that the peer asks for.
+    /// If some were handled, the responder reports the next gap at once, because no later packet may
+    /// do so. Otherwise the missing packets may still be on their way, and the responder reports the
+    /// gap with the next acknowledgement that the peer asks for.
     pub fn on_buffered(&mut self, taken: bool, left: bool) -> Outcome {
         self.buffering = left;
         Outcome::transmit(taken && left && self.state == State::Ready && self.nak_gap())
@@ -126,12 +120,11 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Reports the first request of the peer (J-21). Not called for an unexpected request, which
-    /// may be stale or forged.
+    /// Reports the first request of the peer that is expected, and so not stale or forged (J-21).
     #[inline]
     fn established<E: ResponderEnv>(&mut self, env: &mut E) {
-        if self.awaits_first_request {
-            self.awaits_first_request = false;
+        if !self.established {
+            self.established = true;
             env.event(ResponderEvent::CommEstablished);
         }
     }
@@ -225,19 +218,10 @@ impl<R: ResourceRing> Responder<R> {
         Outcome::transmit(true)
     }
 
-    /// Handles a request of an unreliable connection, which is never answered (H-01). After a gap
-    /// the responder waits for the start of the next message (H-03, H-04).
+    /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends the
+    /// message (H-03, H-04).
     fn on_unreliable<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
-        let starts = matches!(
-            packet.operation,
-            Operation::SendFirst
-                | Operation::SendOnly
-                | Operation::SendOnlyImm
-                | Operation::WriteFirst
-                | Operation::WriteOnly
-                | Operation::WriteOnlyImm
-        );
-        if starts {
+        if MessagePart::of(packet.operation).is_some_and(|part| part.is_first) {
             // The receive work request of a broken SEND stays current and is reused (H-05).
             self.message = Message::None;
         } else if packet.psn() != self.epsn {
@@ -274,10 +258,8 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles a datagram.
     fn on_datagram<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
-        let (deth, imm) = match packet.ext {
-            Ext::Deth(deth) => (deth, None),
-            Ext::DethImm(deth, imm) => (deth, Some(imm.to_verbs())),
-            _ => return self.drop_packet(),
+        let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = packet.ext else {
+            return self.drop_packet();
         };
         if deth.qkey != self.qkey {
             env.event(ResponderEvent::QkeyViolation);
@@ -290,7 +272,7 @@ impl<R: ResourceRing> Responder<R> {
         // If there is no receive work request (E-12), or it is too small (I-04), the datagram is
         // lost. A work request that is too small waits for the next datagram.
         match self.current_recv(packet, env) {
-            Ok(recv) if recv.length >= byte_len => {}
+            Ok(length) if length >= byte_len => {}
             _ => return self.drop_packet(),
         }
         if packet.payload_len != 0 {
@@ -298,17 +280,7 @@ impl<R: ResourceRing> Responder<R> {
                 return self.fail(fault, env);
             }
         }
-        self.recv = None;
-        env.complete_recv(RecvCompletion {
-            status: Status::Success,
-            opcode: RecvOpcode::Recv,
-            byte_len,
-            imm,
-            invalidated: None,
-            solicited: packet.bth.solicited,
-            src_qp: deth.src_qpn,
-            pkey: packet.bth.pkey,
-        });
+        self.complete(packet, RecvOpcode::Recv, byte_len, env);
         Outcome::default()
     }
 }

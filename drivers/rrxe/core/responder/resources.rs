@@ -9,7 +9,7 @@ use super::{
 };
 use crate::psn::Psn;
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
-use crate::{requester, Ext, Mtu, Outcome, Packet};
+use crate::{requester, Ext, Outcome, Packet};
 
 /// Content of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,14 +76,13 @@ pub(super) struct Resources<R> {
 }
 
 impl<R: ResourceRing> Resources<R> {
-    pub(super) fn new(ring: R) -> Resources<R> {
-        let mut new = Resources {
+    fn new(mut ring: R) -> Resources<R> {
+        ring.fill(Resource::default());
+        Resources {
             ring,
             pending: 0,
             head: 0,
-        };
-        new.clear();
-        new
+        }
     }
 
     /// Returns the number of requests that the peer may have outstanding.
@@ -92,8 +91,7 @@ impl<R: ResourceRing> Resources<R> {
         self.ring.len().min(MAX_RESOURCES) as u8
     }
 
-    /// Moves to another ring, and returns the old one. A smaller ring keeps only the newest
-    /// resources.
+    /// Moves the newest resources to another ring, and returns the old one.
     pub(super) fn replace(&mut self, ring: R) -> R {
         let old = core::mem::replace(self, Resources::new(ring));
         let (places, limit) = (old.limit(), self.limit());
@@ -152,11 +150,9 @@ impl<R: ResourceRing> Resources<R> {
     }
 
     /// Returns whether there is room: not while the oldest resource waits for its first answer
-    /// (C-14, C-15). A resource that awaits only the answer to a duplicate can be replaced: a peer
-    /// that sends a new request has received that answer.
+    /// (C-14, C-15). A peer that sends a new request has received the answer to a duplicate.
     fn has_room(&self) -> bool {
-        let oldest = self.ring.get(usize::from(self.head));
-        oldest.is_some_and(|oldest| oldest.answered)
+        self.get(self.head).is_some_and(|oldest| oldest.answered)
     }
 
     /// Stores a READ or atomic that awaits its answer.
@@ -216,9 +212,9 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Schedules the answer to a duplicate request. `accept` compares the request with the stored
-    /// one; it also gets the packet index at which the request starts. Only the newest resource
-    /// with this PSN counts: an older one is from before a PSN wrap.
+    /// Schedules the answer to a duplicate request. `accept` compares the request, which starts at a
+    /// packet index, with the stored one. Only the newest resource with this PSN counts: an older
+    /// one is from before a PSN wrap.
     fn replay(&mut self, psn: Psn, accept: impl Fn(Kind<R::Domain>, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
             let index = self.newest(age);
@@ -267,15 +263,13 @@ impl<R: ResourceRing> Responder<R> {
                 .check_remote(reth.rkey, reth.va, len, RemoteAccess::Read)
                 .map_err(|_| Refusal::Access)?,
         };
-        let packets = self.mtu.packets(reth.len);
         let kind = Kind::Read {
             rkey: reth.rkey,
             va: reth.va,
             len: reth.len,
             domain,
         };
-        self.resources.push(kind, self.epsn, packets);
-        self.accept(packets);
+        self.accept(kind, self.mtu.packets(reth.len));
         Ok(())
     }
 
@@ -303,8 +297,7 @@ impl<R: ResourceRing> Responder<R> {
             op,
             original,
         };
-        self.resources.push(kind, self.epsn, 1);
-        self.accept(1);
+        self.accept(kind, 1);
         Ok(())
     }
 
@@ -377,51 +370,45 @@ impl<R: ResourceRing> Responder<R> {
             operation: packet.operation,
             ext: packet.ext,
         };
-        self.resources.push(kind, self.epsn, 1);
-        self.accept(1);
+        self.accept(kind, 1);
     }
 
-    /// Advances past a READ or atomic, whose response acknowledges everything before it.
-    fn accept(&mut self, psns: u32) {
-        self.epsn = self.epsn.add(psns);
+    /// Stores an accepted request, and advances past it. Its response acknowledges everything before
+    /// it.
+    fn accept(&mut self, kind: Kind<R::Domain>, packets: u32) {
+        self.resources.push(kind, self.epsn, packets);
+        self.epsn = self.epsn.add(packets);
         self.msn = self.msn.next();
         self.ack_due = false;
     }
 
     /// Handles a duplicate request (IBA 9.7.4.3): executes nothing but READs.
     pub(super) fn on_duplicate(&mut self, packet: &Packet) -> Outcome {
+        use Operation as O;
         let mtu = self.mtu;
-        let transmit = match packet.ext {
-            Ext::Reth(reth) if packet.operation == Operation::ReadRequest => {
-                self.resources.replay(packet.psn(), |kind, at| match kind {
-                    // C-06: the READ may start at any packet of the original, and must end with it.
-                    Kind::Read { rkey, va, len, .. } => {
-                        reth.rkey == rkey
-                            && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
-                            && reth.len == len.saturating_sub(mtu.offset(at))
-                    }
-                    _ => false,
-                })
+        let repeats = |kind, at| match (kind, packet.ext) {
+            // C-06: the READ may start at any packet of the original, and must end with it.
+            (Kind::Read { rkey, va, len, .. }, Ext::Reth(reth)) => {
+                packet.operation == O::ReadRequest
+                    && reth.rkey == rkey
+                    && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
+                    && reth.len == len.saturating_sub(mtu.offset(at))
             }
             // C-12
-            Ext::Atomic(eth) => self.resources.replay(packet.psn(), |kind, _| match kind {
-                Kind::Atomic { rkey, va, op, .. } => {
-                    eth.rkey == rkey && eth.va == va && atomic_op(packet.operation, eth) == op
-                }
-                _ => false,
-            }),
-            Ext::Reth(_) | Ext::Flush(..)
-                if matches!(packet.operation, Operation::AtomicWrite | Operation::Flush) =>
-            {
-                self.resources.replay(packet.psn(), |kind, _| match kind {
-                    Kind::Done { operation, ext } => {
-                        operation == packet.operation && ext == packet.ext
-                    }
-                    _ => false,
-                })
+            (Kind::Atomic { rkey, va, op, .. }, Ext::Atomic(eth)) => {
+                eth.rkey == rkey && eth.va == va && atomic_op(packet.operation, eth) == op
+            }
+            (Kind::Done { operation, ext }, _) => {
+                operation == packet.operation && ext == packet.ext
+            }
+            _ => false,
+        };
+        let transmit = match packet.operation {
+            O::ReadRequest | O::CompareSwap | O::FetchAdd | O::AtomicWrite | O::Flush => {
+                self.resources.replay(packet.psn(), repeats)
             }
             // No such request was ever executed.
-            _ if packet.operation == Operation::Unsupported => false,
+            O::Unsupported => false,
             // C-02
             _ => {
                 self.ack_due |= packet.bth.ackreq;
@@ -442,14 +429,4 @@ fn atomic_op(operation: Operation, eth: AtomicEth) -> AtomicOp {
         },
         _ => AtomicOp::FetchAdd { add: eth.swap_add },
     }
-}
-
-/// Returns address and length of a READ response packet's payload.
-#[inline]
-pub(super) fn read_part(va: u64, len: u32, at: u32, mtu: Mtu) -> (u64, u32) {
-    let offset = mtu.offset(at);
-    (
-        va.wrapping_add(u64::from(offset)),
-        len.saturating_sub(offset).min(mtu.bytes()),
-    )
 }

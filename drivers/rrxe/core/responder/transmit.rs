@@ -2,7 +2,7 @@
 
 //! The transmit direction of the responder.
 
-use super::resources::{read_part, Kind, Resource};
+use super::resources::{Kind, Resource};
 use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
 use crate::psn::Psn;
 use crate::tx::taken;
@@ -12,8 +12,7 @@ use crate::{Payload, Progress, TxError, TxPacket};
 /// Whether the acknowledgement of a new request waits for the consumer's reply.
 ///
 /// An acknowledgement that is sent alone costs a packet. If the consumer answers each request with
-/// a message soon afterwards, the acknowledgement can leave together with that message. The only
-/// cost falls on a peer that waits for the completion of its request and not for the reply.
+/// a message soon afterwards, the acknowledgement can leave together with that message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckPolicy {
     /// The acknowledgement leaves at once.
@@ -49,8 +48,8 @@ impl AckPolicy {
         }
     }
 
-    /// Notes that the pending acknowledgement leaves, or will leave, without a reply. If it has
-    /// waited, the consumer has failed to reply in time, and the next ones leave at once.
+    /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the consumer
+    /// has failed to reply in time, and the next ones leave at once.
     #[inline]
     fn on_sent_alone(&mut self) {
         if self.deadline().is_some() {
@@ -68,7 +67,7 @@ impl<R: ResourceRing> Responder<R> {
         env: &mut E,
     ) -> Progress {
         let mut progress = Progress::default();
-        self.rate.clear_wakeup();
+        self.rate.wakeup = None;
         if self.state == State::Failing {
             // Without the limit, the consumer and the peer learn of the error soon.
             self.stop_waiting();
@@ -111,8 +110,8 @@ impl<R: ResourceRing> Responder<R> {
         self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
     }
 
-    /// Sends the next packet, if there is one, together with a burst of similar packets, up to
-    /// `max`. Returns how many were sent, and why the next one was not.
+    /// Sends the next packet, if there is one, or a burst of up to `max` packets. Returns how many
+    /// were sent, and why the next one was not.
     #[inline]
     fn send_some<E: ResponderEnv<Domain = R::Domain>>(
         &mut self,
@@ -172,8 +171,8 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// Returns whether the only thing to send is an acknowledgement that still waits for a reply.
-    /// After its deadline it waits for the next poll, and no longer for a timer.
+    /// Returns whether the only thing to send is an acknowledgement that waits for a reply. At its
+    /// deadline it stops waiting.
     #[inline]
     fn waits_for_reply(&mut self, now: u64) -> bool {
         match self.ack_policy.deadline() {
@@ -211,8 +210,8 @@ impl<R: ResourceRing> Responder<R> {
         false
     }
 
-    /// Notes that the consumer has posted messages, which are about to be sent. Returns an
-    /// acknowledgement that has waited for them: the driver sends it after them.
+    /// Notes that the consumer has posted messages. Returns an acknowledgement that has waited for
+    /// them, which the driver sends after them.
     pub fn on_reply(&mut self, now: u64) -> Option<TxPacket> {
         match self.ack_policy {
             AckPolicy::Immediate {
@@ -278,19 +277,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     fn bth(&self, operation: Operation, psn: Psn) -> Bth {
-        Bth {
-            opcode: Opcode::new(self.service, operation),
-            solicited: false,
-            migreq: true,
-            pad: 0,
-            version: 0,
-            pkey: self.pkey,
-            fecn: false,
-            becn: false,
-            dest_qpn: self.dest_qpn,
-            ackreq: false,
-            psn,
-        }
+        Bth::new(Opcode::new(self.service, operation), self.dest_qpn, psn)
     }
 
     /// Returns the acknowledgement of everything received.
@@ -299,9 +286,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     fn acknowledge(&self, psn: Psn, syndrome: Syndrome) -> TxPacket {
-        let mut packet = TxPacket::new(self.bth(Operation::Acknowledge, psn), Payload::None);
-        packet.first = true;
-        packet.last = true;
+        let mut packet = TxPacket::new(self.bth(Operation::Acknowledge, psn), Payload::None, true);
         packet.push(Aeth::new(syndrome, self.msn).to_bytes());
         packet
     }
@@ -318,9 +303,7 @@ impl<R: ResourceRing> Responder<R> {
             Kind::Done { .. } | Kind::Empty => (0, 0, 0),
             Kind::Atomic { original, .. } => {
                 let bth = self.bth(Operation::AtomicAcknowledge, psn);
-                let mut packet = TxPacket::new(bth, Payload::None);
-                packet.first = true;
-                packet.last = true;
+                let mut packet = TxPacket::new(bth, Payload::None, true);
                 packet.push(aeth);
                 packet.push(AtomicAckEth { original }.to_bytes());
                 return packet;
@@ -335,21 +318,21 @@ impl<R: ResourceRing> Responder<R> {
             (false, false) => Operation::ReadResponseMiddle,
             (false, true) => Operation::ReadResponseLast,
         };
-        let payload = match read_part(va, len, resource.at, self.mtu) {
-            (_, 0) => Payload::None,
-            (va, len) => Payload::Read { rkey, va, len },
+        let offset = self.mtu.offset(resource.at);
+        let va = va.wrapping_add(u64::from(offset));
+        let payload = match len.saturating_sub(offset).min(self.mtu.bytes()) {
+            0 => Payload::None,
+            len => Payload::Read { rkey, va, len },
         };
-        let mut packet = TxPacket::new(self.bth(operation, psn), payload);
-        packet.first = first;
-        packet.last = last;
+        let mut packet = TxPacket::new(self.bth(operation, psn), payload, last);
         if first || last {
             packet.push(aeth);
         }
         packet
     }
 
-    /// Handles the loss of access to a READ's memory. For the original READ this is an error of the
-    /// request that was found late (G-28). A duplicate READ is dropped (C-18).
+    /// Handles the loss of access to a READ's memory: an error of the original READ that was found
+    /// late (G-28). A duplicate READ is dropped (C-18).
     fn memory_gone<E: ResponderEnv>(
         &mut self,
         index: u8,

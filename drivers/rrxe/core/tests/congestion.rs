@@ -28,7 +28,7 @@ fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited:
             // As fast as the link accepts packets.
             now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
         } else {
-            let wake = limiter.wakeup().unwrap();
+            let wake = limiter.wakeup.unwrap();
             assert!(wake > now, "asks to be woken at once");
             now = wake;
         }
@@ -41,7 +41,7 @@ fn warm(rate: u64) -> (RateLimiter, u64) {
     let mut limiter = RateLimiter::default();
     let now = 20_000_000;
     busy(&mut limiter, 0, now, 4096, rate);
-    assert_eq!(limiter.rate(now), None);
+    assert_eq!(limiter.limit(now), None);
     (limiter, now)
 }
 
@@ -192,7 +192,7 @@ fn l_04_read() {
     let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
     assert_eq!((progress.sent, progress.more), (64, true));
     host.responder.on_cnp(0);
-    let rate = host.responder.rate(0).unwrap();
+    let rate = host.responder.rate.limit(0).unwrap();
     let mut now = 0;
     let mut waits = 0;
     loop {
@@ -220,7 +220,7 @@ fn l_07_rate_falls() {
     for full in [100_000_000, 1_000_000_000, 10_000_000_000] {
         let (mut limiter, now) = warm(full);
         limiter.on_cnp(now);
-        let rate = limiter.rate(now).unwrap();
+        let rate = limiter.limit(now).unwrap();
         assert!(
             (full * 2 / 5..=full * 3 / 5).contains(&rate),
             "{rate} of {full}"
@@ -243,18 +243,18 @@ fn l_07_rate_falls() {
 fn l_07_minimum() {
     let (mut limiter, mut now) = warm(1_000_000_000);
     limiter.on_cnp(now);
-    let first = limiter.rate(now);
+    let first = limiter.limit(now);
     for _ in 0..100 {
         limiter.on_cnp(now + REDUCE_INTERVAL - 1);
     }
-    assert_eq!(limiter.rate(now), first);
+    assert_eq!(limiter.limit(now), first);
     let mut last = first.unwrap();
     for _ in 0..1000 {
         let end = now + REDUCE_INTERVAL;
         busy(&mut limiter, now, end, 4096, 1_000_000_000);
         now = end;
         limiter.on_cnp(now);
-        let rate = limiter.rate(now).unwrap();
+        let rate = limiter.limit(now).unwrap();
         assert!(rate <= last && rate >= MIN_RATE);
         last = rate;
     }
@@ -281,14 +281,14 @@ fn l_07_recovery() {
     let (mut limiter, mut now) = warm(1_000_000_000);
     let before = 1_000_000_000;
     limiter.on_cnp(now);
-    let mut last = limiter.rate(now).unwrap();
+    let mut last = limiter.limit(now).unwrap();
     let mut steps = 0;
     let free = loop {
         let end = now + RAISE_INTERVAL;
         busy(&mut limiter, now, end, 4096, 10_000_000_000);
         now = end;
         steps += 1;
-        match limiter.rate(now) {
+        match limiter.limit(now) {
             Some(rate) => {
                 assert!(rate > last && rate < MAX_RATE);
                 last = rate;
@@ -305,7 +305,7 @@ fn l_07_recovery() {
     // A limiter that was idle meanwhile recovers as well.
     let (mut limiter, now) = warm(1_000_000_000);
     limiter.on_cnp(now);
-    assert_eq!(limiter.rate(now + 30_000_000), None);
+    assert_eq!(limiter.limit(now + 30_000_000), None);
     assert!(limiter.ready(u64::MAX));
 }
 
@@ -314,13 +314,13 @@ fn l_07_recovery() {
 fn l_07_idle() {
     let mut limiter = RateLimiter::default();
     limiter.on_cnp(5);
-    assert_eq!(limiter.rate(5), None);
+    assert_eq!(limiter.limit(5), None);
     limiter.sent(6, 64, 1);
     limiter.on_cnp(7);
-    assert_eq!(limiter.rate(7), None);
+    assert_eq!(limiter.limit(7), None);
     let (mut limiter, now) = warm(1_000_000_000);
     limiter.on_cnp(now + SECOND);
-    assert_eq!(limiter.rate(now + SECOND), None);
+    assert_eq!(limiter.limit(now + SECOND), None);
 }
 
 fn post(host: &mut Host, length: u32) {
@@ -349,25 +349,25 @@ fn l_07_that_queue_pair_only() {
     let [lowered, other] = &mut hosts;
     let before = (
         lowered.requester.next_psn(),
-        *lowered.requester.counters(),
+        lowered.requester.counters,
         lowered.responder.expected_psn(),
-        lowered.responder.msn(),
+        lowered.responder.msn.get(),
         lowered.requester.next_timeout(),
     );
     lowered.requester.on_cnp(0);
     lowered.responder.on_cnp(0);
     let after = (
         lowered.requester.next_psn(),
-        *lowered.requester.counters(),
+        lowered.requester.counters,
         lowered.responder.expected_psn(),
-        lowered.responder.msn(),
+        lowered.responder.msn.get(),
         lowered.requester.next_timeout(),
     );
     assert_eq!(before, after);
-    assert!(lowered.requester.rate(0).is_some());
+    assert!(lowered.requester.rate.limit(0).is_some());
     // The responder was not sending.
-    assert_eq!(lowered.responder.rate(0), None);
-    assert_eq!(other.requester.rate(0), None);
+    assert_eq!(lowered.responder.rate.limit(0), None);
+    assert_eq!(other.requester.rate.limit(0), None);
 
     let rest = other.drain(0).len();
     assert_eq!(
@@ -400,7 +400,7 @@ fn l_07_that_queue_pair_only() {
         }
     }
     assert!(asked, "nothing asks for acknowledgements at a low rate");
-    assert_eq!(lowered.requester.counters().timeouts, 0);
+    assert_eq!(lowered.requester.counters.timeouts, 0);
     assert_eq!(lowered.statuses(), [rrxe_core::Status::Success]);
 }
 
@@ -423,7 +423,7 @@ fn l_07_what_is_sent_again() {
         let mut now = 2_000_000;
         assert_eq!(host.drain(now).len(), 60);
         host.requester.on_cnp(now);
-        let rate = host.requester.rate(now).unwrap();
+        let rate = host.requester.rate.limit(now).unwrap();
         let mut allowed = rate * BURST / SECOND + u64::from(MTU) + 100;
         let mut bytes = 0;
         for una in 1..40 {
@@ -453,13 +453,13 @@ fn l_07_what_is_sent_again() {
                 let _ = host.take(now, &ack, &[]);
             }
             // The rate has not been higher since the last round.
-            let Some(rate) = host.requester.rate(now) else {
+            let Some(rate) = host.requester.rate.limit(now) else {
                 break;
             };
             allowed += rate * (now - before) / SECOND;
             assert!(bytes <= allowed, "{bytes} bytes, {allowed} allowed");
         }
-        let retransmitted = host.requester.counters().retransmitted;
+        let retransmitted = host.requester.counters.retransmitted;
         assert!(
             retransmitted >= if buffers { 39 } else { 100 },
             "{retransmitted}"

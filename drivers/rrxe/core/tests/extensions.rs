@@ -119,12 +119,12 @@ fn f_18_only_their_own_answer() {
 fn f_23_they_count_as_outstanding() {
     for op in [SendOp::Flush, SendOp::AtomicWrite] {
         let mut host = Host::new(Service::Rc, 0, MTU);
-        host.requester.set_max_rd_atomic(3);
+        host.requester.max_rd_atomic = 3;
         for _ in 0..5 {
             host.post(request(op, 8), vec![0; 8]).unwrap();
         }
         assert_eq!(host.drain(0).len(), 3);
-        assert_eq!(host.requester.outstanding_reads(), 3);
+        assert_eq!(u32::from(host.requester.reads), 3);
         let mut host = Host::new(Service::Rc, 0, MTU);
         host.post(request(op, 8), vec![0; 8]).unwrap();
         let fenced = SendSlot {
@@ -210,7 +210,7 @@ fn mixture(service: Service, seed: u64) {
         "seed {seed}"
     );
     assert_eq!(there.driver.received.len() as u64, receives, "seed {seed}");
-    assert_eq!(there.responder.msn(), 40);
+    assert_eq!(there.responder.msn.get(), 40);
 }
 
 #[test]
@@ -248,10 +248,10 @@ fn xrc_request_packets() {
         assert_eq!((packet.bth.opcode.0 >> 5, packet.xrc_srqn), (5, SRQ));
     }
     // The requester drops an answer of RC's class.
-    let dropped = host.requester.counters().dropped;
+    let dropped = host.requester.counters.dropped;
     let ack = rrxe_testkit::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
     let _ = host.take(0, &ack, &[]);
-    assert_eq!(host.requester.counters().dropped, dropped + 1);
+    assert_eq!(host.requester.counters.dropped, dropped + 1);
 }
 
 /// G-22 with both ends: the key is invalid when the receive completes.

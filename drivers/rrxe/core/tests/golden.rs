@@ -60,7 +60,7 @@ fn parses_and_comes_back(ib: &[u8]) -> Packet {
     let header_len = usize::from(packet.header_len);
     assert_eq!(headers_of(&packet), ib[..header_len]);
     assert_eq!(
-        header_len + packet.payload_len as usize + usize::from(packet.pad) + 4,
+        header_len + packet.payload_len as usize + usize::from(packet.bth.pad) + 4,
         ib.len()
     );
     // The bytes after the headers do not matter.
@@ -102,7 +102,7 @@ fn a_24_hardware() {
 
     let write = parses_and_comes_back(&hardware_write());
     assert_eq!(
-        (write.bth.opcode, write.pad, write.payload_len),
+        (write.bth.opcode, write.bth.pad, write.payload_len),
         (Opcode::RC_WRITE_ONLY, 3, 5)
     );
     assert!(write.bth.migreq);
@@ -206,7 +206,7 @@ fn an_atomic_write() {
     );
     let packet = parses_and_comes_back(&ib);
     assert_eq!(
-        (packet.operation, packet.payload_len, packet.pad),
+        (packet.operation, packet.payload_len, packet.bth.pad),
         (Operation::AtomicWrite, 8, 0)
     );
     let Ext::Reth(reth) = packet.ext else {
@@ -229,7 +229,7 @@ fn xrc_packets() {
     let (rc, xrc) = (parses_and_comes_back(&rc), parses_and_comes_back(&xrc));
     assert_eq!((xrc.operation, xrc.ext), (rc.operation, rc.ext));
     assert_eq!((xrc.xrc_srqn, rc.xrc_srqn), (0x12_3456, 0));
-    assert_eq!((xrc.payload_len, xrc.pad), (rc.payload_len, rc.pad));
+    assert_eq!((xrc.payload_len, xrc.bth.pad), (rc.payload_len, rc.bth.pad));
     let ack = hex("b1 40 ff ff 00 00 01 09 00 a7 88 c0 00 00 00 05 25 f0 c0 38");
     let ack = parses_and_comes_back(&ack);
     assert!(ack.is_response());

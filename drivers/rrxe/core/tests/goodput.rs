@@ -22,7 +22,7 @@ fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 
     for host in &mut pair.hosts {
         // 67 ms, as in most programs.
         host.requester.set_timeout(14);
-        host.requester.set_max_rd_atomic(128);
+        host.requester.max_rd_atomic = 128;
         host.responder.set_resources(vec![Resource::default(); 128]);
         host.budget = 64;
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];

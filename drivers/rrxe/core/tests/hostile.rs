@@ -18,11 +18,11 @@ proptest! {
             if let Ok(packet) = Packet::parse(&head, total) {
                 let parts = u64::from(packet.header_len)
                     + u64::from(packet.payload_len)
-                    + u64::from(packet.pad)
+                    + u64::from(packet.bth.pad)
                     + 4;
                 prop_assert_eq!(parts, u64::from(total));
                 prop_assert!(usize::from(packet.header_len) <= head.len());
-                prop_assert_eq!(packet.pad, (packet.payload_len as u8).wrapping_neg() & 3);
+                prop_assert_eq!(packet.bth.pad, (packet.payload_len as u8).wrapping_neg() & 3);
             }
         }
     }

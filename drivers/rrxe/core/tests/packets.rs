@@ -70,7 +70,10 @@ fn a_10_shortest_packets() {
                 };
                 let packet = result.unwrap_or_else(|e| panic!("{opcode:#x} of {len}: {e:?}"));
                 assert_eq!(usize::from(packet.header_len), headers);
-                assert_eq!((packet.payload_len as usize, packet.pad), (payload, pad));
+                assert_eq!(
+                    (packet.payload_len as usize, packet.bth.pad),
+                    (payload, pad)
+                );
                 // G-05: every accepted packet has the padding that its length requires.
                 assert_eq!(usize::from(pad), (4 - payload % 4) % 4);
             }

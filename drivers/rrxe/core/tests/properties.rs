@@ -4,8 +4,9 @@
 //! however the payload is split; headers survive a round trip.
 
 use proptest::prelude::*;
-use rrxe_core::icrc;
+use rrxe_core::icrc::{self, Prefix};
 use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
+use rrxe_testkit::crc32_le;
 
 /// Computes the CRC-32 of Ethernet bit by bit, without inversion at either end.
 fn crc(state: u32, bytes: &[u8]) -> u32 {
@@ -37,6 +38,11 @@ fn plain(ip: &[u8], udp: &[u8; 8], ib: &[u8]) -> [u8; 4] {
     (!crc(!0, &bytes)).to_le_bytes()
 }
 
+#[test]
+fn known_crc() {
+    assert_eq!(!crc32_le(!0, b"123456789"), 0xcbf4_3926);
+}
+
 proptest! {
     /// A-24, with the payload in pieces, like in the fragments of a packet in the driver.
     #[test]
@@ -57,15 +63,21 @@ proptest! {
             let (mut rest, mut sizes) = (&payload[..], pieces.iter().cycle());
             while !rest.is_empty() {
                 let (piece, left) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
-                state = icrc::crc32_le(state, piece);
+                state = crc32_le(state, piece);
                 rest = left;
             }
             icrc::finish(state)
         };
-        let state = icrc::ipv4(icrc::crc32_le, &ip4, &udp, &head);
+        let state = Prefix::ipv4(&ip4, &udp).start(crc32_le, &head);
         prop_assert_eq!(feed(state), plain(&ip4, &udp, &ib));
-        let state = icrc::ipv6(icrc::crc32_le, &ip6, &udp, &head);
+        let state = Prefix::ipv6(&ip6, &udp).start(crc32_le, &head);
         prop_assert_eq!(feed(state), plain(&ip6, &udp, &ib));
+    }
+
+    #[test]
+    fn crc_pieces_make_the_whole(bytes: Vec<u8>, at: prop::sample::Index) {
+        let (a, b) = bytes.split_at(at.index(bytes.len() + 1));
+        prop_assert_eq!(crc32_le(crc32_le(!0, a), b), crc32_le(!0, &bytes));
     }
 
     /// all bits that are not reserved survive a round trip.

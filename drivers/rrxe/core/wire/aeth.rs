@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! ACK Extended Transport Header (IBA 9.3.5) and Atomic ACK ETH (IBA 9.5.3).
+//! ACK Extended Transport Header (IBA 9.3.5).
 
 use crate::psn::Psn;
 
@@ -118,24 +118,16 @@ impl Syndrome {
 pub const fn credits(code: u8) -> Option<u32> {
     match code & 0x1f {
         31 => None,
-        n if n < 4 => Some(n as u32),
-        // From 4 on, there are two codes for each power of two: 2^k and 1.5 * 2^k.
-        n => {
-            let power = 1u32.wrapping_shl((n as u32) >> 1);
-            Some(if n & 1 == 0 {
-                power
-            } else {
-                power | (power >> 1)
-            })
-        }
+        n => Some(scale(n)),
     }
 }
 
-header! {
-    /// The AtomicAckETH: the value before an atomic operation.
-    pub struct AtomicAckEth {
-        /// The original value.
-        original: u64,
+/// Returns the value of a five-bit code on the scale of credits and RNR timers: 0 to 3, and then
+/// 2^k and 1.5 * 2^k for each k.
+pub(crate) const fn scale(code: u8) -> u32 {
+    match code as u32 {
+        n @ 0..4 => n,
+        n => (2 | n & 1).wrapping_shl((n >> 1).wrapping_sub(1)),
     }
 }
 
@@ -174,12 +166,9 @@ mod tests {
     }
 
     #[test]
-    fn aeth_and_atomic_ack_round_trip() {
+    fn aeth_round_trip() {
         let aeth = Aeth::from_bytes(&[0x1f, 1, 2, 3]);
         assert_eq!(aeth, Aeth::new(Syndrome::ACK_UNLIMITED, Psn::new(0x010203)));
         assert_eq!(aeth.to_bytes(), [0x1f, 1, 2, 3]);
-        let ack = AtomicAckEth::from_bytes(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(ack.original, 0x0102_0304_0506_0708);
-        assert_eq!(ack.to_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 }

@@ -5,6 +5,9 @@
 use super::{Opcode, QPN_MASK};
 use crate::psn::Psn;
 
+/// The default partition with full membership: the only entry of a RoCE port's P_Key table.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
 /// The Base Transport Header: the first 12 bytes of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
@@ -38,6 +41,31 @@ impl Bth {
 
     /// Index of the byte that the ICRC masks: FECN, BECN and reserved bits (IBA 7.8.1).
     pub const RESV8A: usize = 4;
+
+    /// Returns a header with the default P_Key and MigReq, and with no other flag.
+    #[inline]
+    pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            migreq: true,
+            pad: 0,
+            version: 0,
+            pkey: DEFAULT_PKEY,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ackreq: false,
+            psn,
+        }
+    }
+
+    /// Returns whether the packet belongs to the default partition. The sender may be a limited
+    /// member, because the receiver is a full one (IBA 10.9.3).
+    #[inline]
+    pub const fn is_in_partition(&self) -> bool {
+        (self.pkey ^ DEFAULT_PKEY) & 0x7fff == 0
+    }
 
     /// Parses the header.
     #[inline]
@@ -97,6 +125,16 @@ mod tests {
         assert_eq!((bth.pad, bth.version, bth.pkey), (3, 0, 0xfffe));
         assert_eq!((bth.dest_qpn, bth.psn), (0x010203, Psn::new(0xa788bc)));
         assert_eq!(bth.to_bytes(), b);
+    }
+
+    ///
+    #[test]
+    fn a_26_membership() {
+        let mut bth = Bth::new(Opcode::CNP, 0, Psn::new(0));
+        for (pkey, is_in) in [(0xffff, true), (0x7fff, true), (0x8001, false), (1, false)] {
+            bth.pkey = pkey;
+            assert_eq!(bth.is_in_partition(), is_in);
+        }
     }
 
     proptest! {

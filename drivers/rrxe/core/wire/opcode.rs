@@ -27,9 +27,10 @@ pub enum Class {
     Manufacturer,
 }
 
-impl From<Service> for Class {
+impl Class {
+    /// Returns the class of the packets of a service.
     #[inline]
-    fn from(service: Service) -> Class {
+    pub const fn of(service: Service) -> Class {
         match service {
             Service::Rc => Class::Rc,
             Service::Uc => Class::Uc,
@@ -130,13 +131,8 @@ impl Opcode {
     /// service and yield a reserved one.
     #[inline]
     pub const fn new(service: Service, operation: Operation) -> Opcode {
-        let class: u8 = match service {
-            Service::Rc => 0x00,
-            Service::Uc => 0x20,
-            Service::Ud => 0x60,
-            Service::Xrc => 0xa0,
-        };
-        Opcode(class | operation as u8)
+        let class = Class::of(service) as u8;
+        Opcode((class << 5) | operation as u8)
     }
 
     /// Returns the transport class.

@@ -13,7 +13,7 @@ const IPV4_HEADER: u32 = 20;
 pub fn ipv4_lengths_agree(ip: &[u8; 20], udp: &[u8; 8], payload: u32) -> bool {
     let [_, _, t0, t1, ..] = *ip;
     let total = u32::from(u16::from_be_bytes([t0, t1]));
-    total == udp_length(udp).wrapping_add(IPV4_HEADER) && is_payload(udp, payload)
+    lengths_agree(total.checked_sub(IPV4_HEADER), udp, payload)
 }
 
 /// Returns whether the IPv6 payload length, the UDP length and the actual number of UDP payload
@@ -21,19 +21,14 @@ pub fn ipv4_lengths_agree(ip: &[u8; 20], udp: &[u8; 8], payload: u32) -> bool {
 #[inline]
 pub fn ipv6_lengths_agree(ip: &[u8; 40], udp: &[u8; 8], payload: u32) -> bool {
     let [_, _, _, _, l0, l1, ..] = *ip;
-    let length = u32::from(u16::from_be_bytes([l0, l1]));
-    length == udp_length(udp) && is_payload(udp, payload)
+    lengths_agree(Some(u16::from_be_bytes([l0, l1]).into()), udp, payload)
 }
 
 #[inline]
-fn udp_length(udp: &[u8; 8]) -> u32 {
+fn lengths_agree(datagram: Option<u32>, udp: &[u8; 8], payload: u32) -> bool {
     let [_, _, _, _, l0, l1, _, _] = *udp;
-    u32::from(u16::from_be_bytes([l0, l1]))
-}
-
-#[inline]
-fn is_payload(udp: &[u8; 8], payload: u32) -> bool {
-    udp_length(udp).checked_sub(UDP_HEADER) == Some(payload)
+    let length = u32::from(u16::from_be_bytes([l0, l1]));
+    datagram == Some(length) && length.checked_sub(UDP_HEADER) == Some(payload)
 }
 
 #[cfg(test)]

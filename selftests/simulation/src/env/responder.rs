@@ -20,15 +20,13 @@ impl Env<'_> {
     }
 
     /// Takes a receive work request for this queue pair, as a driver does.
-    fn take(&mut self, queue: usize) -> Option<RecvRequest> {
+    fn take(&mut self, queue: usize) -> Option<u32> {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
         let side = &mut oracle.sides[qp];
         assert!(side.current.is_none(), "one receive work request at a time");
         side.current = oracle.queues[queue].take(qp);
         side.partial = None;
-        side.current.map(|receive| RecvRequest {
-            length: receive.len,
-        })
+        side.current.map(|receive| receive.len)
     }
 
     /// Checks a response packet. Returns its relative PSN.
@@ -104,7 +102,7 @@ fn check_payload(oracle: &Oracle, qp: usize, truth: &Truth, at: u32) {
 impl ResponderEnv for Env<'_> {
     type Domain = ();
 
-    fn fetch_recv(&mut self) -> Option<RecvRequest> {
+    fn fetch_recv(&mut self) -> Option<u32> {
         let [queue] = self.oracle.sides[self.qp].queues[..] else {
             panic!("only XRC has several receive queues");
         };
@@ -256,7 +254,7 @@ impl ResponderEnv for Env<'_> {
         checked
     }
 
-    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<RecvRequest>, Fault> {
+    fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         let oracle = &*self.oracle;
         let truth = oracle.handling.expect("a packet is being handled");
         let message = &oracle.flows[truth.flow].messages[truth.message];

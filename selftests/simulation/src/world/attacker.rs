@@ -255,7 +255,7 @@ impl World {
     fn unsent_request(&mut self, qp: usize, packet: Packet, payload: &[u8]) -> bool {
         let now = self.oracle.now;
         let core = &self.cores[qp];
-        let (epsn, msn) = (core.responder.expected_psn(), core.responder.msn());
+        let (epsn, msn) = (core.responder.expected_psn(), core.responder.msn.get());
         let region = packet.psn().region(Psn::new(epsn));
         let ahead = packet.psn().since(Psn::new(epsn));
         match region {
@@ -283,7 +283,7 @@ impl World {
         assert!(!outcome.fatal, "what nobody sent is fatal");
         let core = &self.cores[qp];
         assert_eq!(
-            (core.responder.expected_psn(), core.responder.msn()),
+            (core.responder.expected_psn(), core.responder.msn.get()),
             (epsn, msn),
             "queue pair {qp} gets on by what nobody sent"
         );

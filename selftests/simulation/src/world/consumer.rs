@@ -30,7 +30,7 @@ impl World {
             }
             State::Sqd if self.oracle.fair || self.oracle.random.chance(200) => {
                 trace!(self.oracle, "    {qp} resumes");
-                self.cores[qp].requester.resume();
+                self.cores[qp].requester.start();
                 self.oracle.sides[qp].state = State::Rts;
             }
             _ => {}

@@ -87,7 +87,7 @@ impl World {
         loop {
             let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
-            self.oracle.sides[qp].rate = self.cores[qp].requester.rate(now);
+            self.oracle.sides[qp].rate = self.cores[qp].requester.rate.limit(now);
             let progress = self.with(qp, |core, env| {
                 core.requester
                     .poll_transmit(&mut core.slots, now, budget, env)
@@ -361,7 +361,7 @@ impl World {
 
     fn take_response(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> Outcome {
         let now = self.oracle.now;
-        let before = *self.cores[qp].requester.counters();
+        let before = self.cores[qp].requester.counters;
         let syndrome = match packet.ext {
             Ext::Aeth(aeth) => Syndrome::decode(aeth.syndrome),
             _ => Syndrome::Reserved(0),
@@ -376,7 +376,7 @@ impl World {
                 .handle_packet(&mut core.slots, now, packet, env)
         });
         self.take_credits(qp, packet, outstanding);
-        let after = *self.cores[qp].requester.counters();
+        let after = self.cores[qp].requester.counters;
         let expected = self.cores[qp].requester.expected_psn();
         let flow = &mut self.oracle.flows[qp];
         flow.rnr_now = 0;
@@ -436,7 +436,7 @@ impl World {
         let now = self.oracle.now;
         trace!(self.oracle, "    {qp} is notified of congestion");
         let core = &mut self.cores[qp];
-        if core.requester.rate(now).is_none() {
+        if core.requester.rate.limit(now).is_none() {
             self.oracle.sides[qp].paid = now;
         }
         core.requester.on_cnp(now);

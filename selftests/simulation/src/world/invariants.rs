@@ -37,8 +37,7 @@ impl World {
         }
         if oracle.config.connections[side.connection].strict {
             assert_eq!(
-                core.requester.counters().probes,
-                0,
+                core.requester.counters.probes, 0,
                 "a strict requester probes"
             );
         }
@@ -53,7 +52,7 @@ impl World {
             !waits || side.timer.is_some() || side.send_pending || oracle.handling.is_some(),
             "queue pair {qp} waits without a timer"
         );
-        assert_eq!(core.requester.outstanding_reads(), flow.reads);
+        assert_eq!(u32::from(core.requester.reads), flow.reads);
         // Other queue pairs may need the receive work request.
         let incoming = &oracle.flows[oracle.sides[qp].peer];
         assert!(
@@ -132,7 +131,7 @@ impl World {
             flow.cursor += 1;
         }
         assert_eq!(
-            self.cores[qp].responder.msn(),
+            self.cores[qp].responder.msn.get(),
             flow.msn,
             "the MSN of queue pair {qp}"
         );

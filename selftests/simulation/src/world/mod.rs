@@ -193,7 +193,8 @@ impl World {
             attributes.connect_requester(&mut self.cores[qp].requester);
             if oracle.config.piggyback {
                 let responder = &mut self.cores[qp].responder;
-                responder.set_ack_delay(MAX_ACK_DELAY, 1);
+                responder.max_ack_delay = MAX_ACK_DELAY;
+                responder.prompt_replies = 1;
             }
             oracle.sides[qp].state = State::Rts;
             trace!(

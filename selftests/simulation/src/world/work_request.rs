@@ -178,7 +178,6 @@ impl World {
                 Service::Xrc => message.srqn,
                 _ => FIRST_QPN + message.to as u32,
             },
-            pkey: pkey::DEFAULT,
             ..SendSlot::default()
         };
         (message, request)

@@ -174,7 +174,7 @@ fn a_nak_within_a_read() {
             ack(&mut host, later, refused);
         }
         assert!(host.statuses().is_empty());
-        assert_eq!(host.requester.counters().implied_naks, 1);
+        assert_eq!(host.requester.counters.implied_naks, 1);
         assert_eq!(psns(&host.drain(0)), [0]);
         let first = response(Operation::ReadResponseFirst, 0, 1024);
         let _ = host.take(0, &first, &[0; 1024]);

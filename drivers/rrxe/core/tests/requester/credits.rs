@@ -37,7 +37,7 @@ fn d_15_one_message_without_credits() {
         ack(&mut host, 2 + 2 * n, credit(0));
     }
     assert_eq!(host.statuses(), [Status::Success; 4]);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// D-15, D-17: credits count from the acknowledged message on.
@@ -142,7 +142,7 @@ fn d_15_retransmissions_need_credits() {
         host.drain(now);
     }
     assert_eq!(host.statuses(), [Status::Success; 4]);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// A reset queue pair has a new peer, which has not reported credits yet.
@@ -151,9 +151,8 @@ fn reset_forgets_the_credits() {
     let mut host = host_with(0);
     host.requester.reset();
     host.slots.fill(Default::default());
-    host.requester
-        .set_mtu(rrxe_core::Mtu::from_bytes(MTU).unwrap());
-    host.requester.set_dest_qpn(101);
+    host.requester.mtu = rrxe_core::Mtu::from_bytes(MTU).unwrap();
+    host.requester.dest_qpn = 101;
     host.requester.start();
     for _ in 0..3 {
         post(&mut host, SendOp::Send, 1);

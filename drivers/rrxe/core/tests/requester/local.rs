@@ -37,10 +37,10 @@ fn packets_that_wait_here_use_up_no_retry() {
     for _ in 0..10 {
         expire(&mut host, true);
     }
-    assert_eq!(host.requester.counters().timeouts, 0);
-    assert_eq!(host.requester.counters().retransmitted, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
+    assert_eq!(host.requester.counters.retransmitted, 0);
     expire(&mut host, false);
-    assert_eq!(host.requester.counters().retransmitted, 1);
+    assert_eq!(host.requester.counters.retransmitted, 1);
     expire(&mut host, false);
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
@@ -49,9 +49,9 @@ fn packets_that_wait_here_use_up_no_retry() {
 #[test]
 fn uncounted_retries_are_bounded() {
     let mut host = impatient_host();
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
     expire(&mut host, true);
-    assert_eq!(host.requester.counters().timeouts, 1);
+    assert_eq!(host.requester.counters.timeouts, 1);
     expire(&mut host, true);
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
@@ -64,7 +64,7 @@ fn progress_restores_uncounted_retries() {
     post(&mut host, SendOp::Send, 1);
     host.drain(0);
     expire(&mut host, true);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// A packet dropped by this host is sent again as often as necessary. The next one has all its
@@ -79,7 +79,7 @@ fn packets_dropped_here_use_up_no_retry() {
         host.requester.dropped_locally();
         expire(&mut host, false);
     }
-    assert_eq!(host.requester.counters().retransmitted, 10);
+    assert_eq!(host.requester.counters.retransmitted, 10);
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success]);
     post(&mut host, SendOp::Send, 1);

@@ -51,7 +51,7 @@ fn a_peer_that_buffers() {
     assert_eq!(psns(&host.drain(600_000)), [10]);
     ack_at(&mut host, 700_000, 11, ACK);
     assert_eq!(host.statuses(), [Status::Success; 12]);
-    assert_eq!(host.requester.counters().retransmitted, 3);
+    assert_eq!(host.requester.counters.retransmitted, 3);
 }
 
 /// An answer farther ahead than the largest window may be forged, and is not buffered.
@@ -130,7 +130,7 @@ fn a_peer_that_drops() {
     assert_eq!(psns(&host.drain(500_000)), [4, 5, 6]);
     ack_at(&mut host, 600_000, 6, ACK);
     assert_eq!(host.statuses(), [Status::Success; 7]);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// A peer that was considered to drop out-of-order packets turns out to keep them: an
@@ -170,7 +170,7 @@ fn naks_that_say_nothing_new() {
     // This one can.
     ack_at(&mut host, 420_000, 1, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(420_000)), [1]);
-    assert_eq!(host.requester.counters().sequence_naks, 2);
+    assert_eq!(host.requester.counters.sequence_naks, 2);
 }
 
 /// For a packet that is late, not lost, the next repair waits as long as that packet took.
@@ -186,7 +186,7 @@ fn late_packets_get_their_time() {
     assert_eq!(host.requester.next_timeout(), Some(400_000));
     expire(&mut host, 400_000);
     assert_eq!(psns(&host.drain(400_000)), [3]);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// A lost tail: the oldest packet is sent again after the expected answer time, but no earlier than
@@ -205,8 +205,8 @@ fn a_probe_finds_a_lost_tail() {
     assert!(sent[0].0.bth.ackreq);
     // The consumer's timer expires before the next probe.
     assert_eq!(host.requester.next_timeout(), Some(200_000 + TIMEOUT));
-    assert_eq!(host.requester.counters().probes, 1);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.probes, 1);
+    assert_eq!(host.requester.counters.timeouts, 0);
     // The answer shows that the whole tail is lost.
     ack_at(&mut host, now + 40_000, 1, ACK);
     assert!(
@@ -239,7 +239,7 @@ fn a_late_answer_does_not_shorten_the_round_trip() {
     assert_eq!(psns(&host.drain(now)), [5]);
     ack_at(&mut host, now + 20_000, 5, SEQUENCE_ERROR);
     assert!(host.drain(now + 20_000).is_empty());
-    assert_eq!(host.requester.counters().sequence_naks, 1);
+    assert_eq!(host.requester.counters.sequence_naks, 1);
 }
 
 /// If packets were lost in a burst, the number of packets sent again doubles each time, until one
@@ -333,7 +333,7 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
 #[test]
 fn the_window_is_for_read_responses_too() {
     let mut host = buffering_host();
-    host.requester.set_max_rd_atomic(16);
+    host.requester.max_rd_atomic = 16;
     for _ in 0..6 {
         post(&mut host, SendOp::Read, 100 * MTU);
     }
@@ -377,7 +377,7 @@ fn a_loss_in_the_first_flight_is_probed_for() {
     assert_eq!(host.requester.next_timeout(), Some(1_100_000 + 3_000_000));
     expire(&mut host, 4_100_000);
     assert_eq!(psns(&host.drain(4_100_000)), [0]);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// Probes back off and use up no retries.
@@ -399,7 +399,7 @@ fn probes_back_off() {
         expire(&mut host, now);
         assert_eq!(psns(&host.drain(now)), [2]);
     }
-    assert!(host.requester.counters().probes >= 3);
+    assert!(host.requester.counters.probes >= 3);
     assert!(!host.error);
     assert_eq!(host.requester.next_timeout(), Some(end));
     expire(&mut host, end);
@@ -461,7 +461,7 @@ fn a_peer_that_drops_reads() {
         let _ = host.take(610_000, &response(only, n, 1), &[n as u8]);
     }
     assert_eq!(host.statuses(), [Status::Success; 5]);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// Returns a host that has sent a READ of `packets` packets and another READ.
@@ -505,7 +505,7 @@ fn f_12_responses_beyond_a_gap_are_kept() {
     respond(&mut host, M, 2);
     respond(&mut host, L, 4);
     assert!(host.drain(0).is_empty());
-    assert_eq!(host.requester.counters().retransmitted, 1);
+    assert_eq!(host.requester.counters.retransmitted, 1);
 }
 
 /// Some peers (rdma_rxe) answer a request for the middle of a READ with MIDDLE and LAST, not as a

@@ -73,7 +73,7 @@ fn f_07_retransmission_repeats() {
     let _ = host.timeout(deadline);
     let again = host.drain(deadline);
     assert_eq!(again, sent[2..]);
-    assert_eq!(host.requester.counters().retransmitted, 5);
+    assert_eq!(host.requester.counters.retransmitted, 5);
 }
 
 /// F-08: a NAK names the first missing packet.
@@ -167,7 +167,7 @@ fn f_12_gap_is_asked_for_at_once() {
     assert_eq!(host.statuses(), [Status::Success]);
     let expected: Vec<u8> = (0..4 * mtu + 100).map(|i| 1 + (i / mtu) as u8).collect();
     assert!(host.driver.sent[0].data == expected);
-    assert_eq!(host.requester.counters().timeouts, 0);
+    assert_eq!(host.requester.counters.timeouts, 0);
 }
 
 /// E-05, E-13: the requester waits at least as long as the RNR NAK says.
@@ -198,11 +198,11 @@ fn e_05_rnr_wait() {
         let outcome = host.timeout(deadline);
         assert!(outcome.transmit);
         assert_eq!(psns(&host.drain(deadline)), [0, 1]);
-        assert_eq!(host.requester.counters().rnr_naks, 1);
+        assert_eq!(host.requester.counters.rnr_naks, 1);
         // Stale: the packet is already acknowledged.
         ack(&mut host, 0, ACK);
         ack(&mut host, 0, Syndrome::RnrNak { timer: 1 });
-        assert_eq!(host.requester.counters().rnr_naks, 1);
+        assert_eq!(host.requester.counters.rnr_naks, 1);
     }
 }
 
@@ -350,8 +350,8 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         let nak = acknowledge(psn(packets), Syndrome::RnrNak { timer: 14 });
         let _ = host.take(0, &nak, &[]);
         assert!(host.statuses().is_empty());
-        assert_eq!(host.requester.counters().implied_naks, 1);
-        assert_eq!(host.requester.counters().rnr_naks, 0);
+        assert_eq!(host.requester.counters.implied_naks, 1);
+        assert_eq!(host.requester.counters.rnr_naks, 0);
         assert_eq!(psns(&host.drain(0)), [0], "the READ or atomic, and no more");
         // Its answer does not end the wait.
         let deadline = timeout::rnr_timer(14);
@@ -370,7 +370,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
             let _ = host.take(now, &atomic_ack(0, 7), &[]);
         }
         assert_eq!(host.statuses(), [Status::Success]);
-        assert_eq!(host.requester.counters().rnr_naks, u32::from(buffers));
+        assert_eq!(host.requester.counters.rnr_naks, u32::from(buffers));
         assert!(host.drain(deadline - 1).is_empty());
         assert_eq!(host.requester.next_timeout(), Some(deadline));
         let outcome = host.timeout(deadline);
@@ -392,7 +392,7 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let nak = acknowledge(psn(1), Syndrome::RnrNak { timer: 0 });
     let _ = host.take(0, &nak, &[]);
     assert_eq!(psns(&host.drain(0)), [0]);
-    while host.requester.counters().timeouts == 0 {
+    while host.requester.counters.timeouts == 0 {
         // A probe or the acknowledge timer.
         let expiry = host.requester.next_timeout().unwrap();
         assert!(expiry < timeout::rnr_timer(0));
@@ -414,7 +414,7 @@ fn a_nak_that_the_timer_overtook_is_stale() {
     post(&mut host, SendOp::Send, 1);
     post(&mut host, SendOp::Send, 1);
     host.drain(200_000);
-    while host.requester.counters().timeouts == 0 {
+    while host.requester.counters.timeouts == 0 {
         let at = host.requester.next_timeout().unwrap();
         let _ = host.timeout(at);
     }
@@ -470,7 +470,7 @@ fn an_ack_within_a_read() {
     ack(&mut host, 2, ACK);
     assert_eq!(host.statuses(), [Status::Success]);
     assert!(host.drain(0).is_empty());
-    assert_eq!(host.requester.counters().implied_naks, 0);
+    assert_eq!(host.requester.counters.implied_naks, 0);
 }
 
 /// A retransmitted READ leaves the window unchanged.

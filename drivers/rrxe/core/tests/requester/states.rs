@@ -43,7 +43,7 @@ fn j_05_send_queue_drained() {
     assert!(host.requester.is_drained(&host.slots));
     post(&mut host, SendOp::Send, 1);
     assert!(host.drain(0).is_empty());
-    host.requester.resume();
+    host.requester.start();
     assert_eq!(psns(&host.drain(0)), [300, 301]);
 }
 
@@ -53,8 +53,7 @@ fn j_05_send_queue_drained() {
 fn i_02_datagrams_longer_than_the_mtu() {
     let mut host = Host::new(Service::Ud, 0, MTU);
     host.requester.reset();
-    host.requester
-        .set_mtu(rrxe_core::Mtu::from_bytes(MTU).unwrap());
+    host.requester.mtu = rrxe_core::Mtu::from_bytes(MTU).unwrap();
     let first = host.requester.next_psn();
     post(&mut host, SendOp::Send, MTU + 1);
     host.requester.start();
@@ -125,7 +124,7 @@ fn j_17_reset() {
     host.go_to_error();
     host.requester.reset();
     host.requester.set_psn(0x77);
-    host.requester.set_dest_qpn(101);
+    host.requester.dest_qpn = 101;
     // nothing is sent before it is ready to send.
     post(&mut host, SendOp::Send, 1);
     assert!(host.drain(0).is_empty());

@@ -42,7 +42,7 @@ fn f_03_no_probes() {
             assert_eq!(psns(&host.drain(now)), again);
         }
         assert_eq!(host.statuses(), [Status::Success, Status::RetryExc]);
-        let counters = host.requester.counters();
+        let counters = host.requester.counters;
         assert_eq!(counters.probes, 0);
         assert_eq!(counters.timeouts, u32::from(retries) + 1);
     }
@@ -60,7 +60,7 @@ fn f_07_nak_goes_back() {
     let _ = host.take(now, &acknowledge(psn(4), ACK), &[]);
     let _ = host.take(now, &acknowledge(psn(5), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [5, 6]);
-    assert_eq!(host.requester.counters().sequence_naks, 2);
+    assert_eq!(host.requester.counters.sequence_naks, 2);
 }
 
 /// LT08, LT22: a lost retransmission waits for the timer.
@@ -90,7 +90,7 @@ fn f_12_gap_in_answers() {
     let outcome = host.take(0, &later, &[0; 1024]);
     assert!(!outcome.buffer && outcome.transmit);
     assert_eq!(psns(&host.drain(0)), [1, 4]);
-    assert_eq!(host.requester.counters().implied_naks, 1);
+    assert_eq!(host.requester.counters.implied_naks, 1);
 }
 
 /// The mode belongs to the queue pair and survives Reset.
@@ -98,10 +98,9 @@ fn f_12_gap_in_answers() {
 fn reset_keeps_the_mode() {
     let mut host = strict_host();
     host.requester.reset();
-    host.requester
-        .set_mtu(rrxe_core::Mtu::from_bytes(MTU).unwrap());
+    host.requester.mtu = rrxe_core::Mtu::from_bytes(MTU).unwrap();
     host.requester.set_psn(psn(0).get());
-    host.requester.set_dest_qpn(101);
+    host.requester.dest_qpn = 101;
     host.requester.set_retry_count(7);
     host.requester.start();
     for _ in 0..4 {
@@ -139,6 +138,6 @@ fn strict_ends_on_a_bad_link() {
             let right = (0..5 * MTU).map(|at| n as u8 ^ at as u8);
             assert!(done.data.iter().copied().eq(right));
         }
-        assert_eq!(pair.hosts[0].requester.counters().probes, 0);
+        assert_eq!(pair.hosts[0].requester.counters.probes, 0);
     }
 }

@@ -28,7 +28,7 @@ fn send_and_its_completion() {
     assert!(done.completion.solicited);
     // G-06: the bytes after the message are untouched.
     assert_eq!(done.data[2 * MTU..2 * MTU + 6], [3, 3, 3, 3, 3, 0xee]);
-    assert_eq!(host.responder.msn(), 1);
+    assert_eq!(host.responder.msn.get(), 1);
 }
 
 /// packets of other classes.
@@ -71,7 +71,7 @@ fn a_37_not_ready() {
     host.responder.reset();
     assert!(ask(&mut host, &send(0)).is_empty());
     host.responder.set_psn(psn(0).get());
-    host.responder.set_dest_qpn(101);
+    host.responder.dest_qpn = 101;
     host.post_recv(0, 64);
     assert!(ask(&mut host, &send(0)).is_empty());
     host.responder.start();
@@ -116,7 +116,7 @@ fn b_12_only_sequence_naks_out_of_turn() {
 #[test]
 fn b_13_rnr() {
     let mut host = host();
-    host.responder.set_min_rnr_timer(14);
+    host.responder.min_rnr_timer = 14;
     let rnr = Syndrome::RnrNak { timer: 14 };
     expect(&ask(&mut host, &send(0)), 0, rnr);
     assert!(ask(&mut host, &send(1)).is_empty());
@@ -156,16 +156,16 @@ fn b_04_psns_and_msn() {
     let mut host = host();
     host.post_recv(0, 4 * MTU);
     give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 0);
-    assert_eq!(host.responder.msn(), 0);
+    assert_eq!(host.responder.msn.get(), 0);
     give(&mut host, &packet(O::SendLast, psn(1), Ext::None, 1), 0);
-    assert_eq!(host.responder.msn(), 1);
+    assert_eq!(host.responder.msn.get(), 1);
     give(&mut host, &read(2, BASE, 2 * MTU as u32 + 1), 0);
     assert_eq!(host.responder.expected_psn(), psn(5).get());
     give(&mut host, &read(5, 0, 0), 0);
     give(&mut host, &fetch_add(6, BASE, 1), 0);
     give(&mut host, &packet(O::WriteOnly, psn(7), reth(0, 0), 0), 0);
     assert_eq!(host.responder.expected_psn(), psn(8).get());
-    assert_eq!(host.responder.msn(), 5);
+    assert_eq!(host.responder.msn.get(), 5);
     // D-03, D-04, D-12: answers in order, and READs with their own.
     let answers = host.drain(0);
     let ack = Some(ACK);
@@ -268,11 +268,11 @@ fn out_of_sequence_counts_naks() {
     for n in [3, 2, 9, 4] {
         give(&mut host, &send(n), 0);
     }
-    assert_eq!(host.responder.counters().out_of_sequence, 1);
+    assert_eq!(host.responder.counters.out_of_sequence, 1);
     host.post_recv(0, 64);
     give(&mut host, &send(0), 0);
     give(&mut host, &send(7), 0);
-    assert_eq!(host.responder.counters().out_of_sequence, 2);
+    assert_eq!(host.responder.counters.out_of_sequence, 2);
 }
 
 /// The responder terminates even if the driver returns errors for packets without payload.
@@ -338,10 +338,10 @@ fn a_38_responses_before_rts() {
     let mut host = host();
     host.requester.reset();
     host.requester.set_psn(START_PSN[0]);
-    let dropped = host.requester.counters().dropped;
+    let dropped = host.requester.counters.dropped;
     let answer = acknowledge(Psn::new(START_PSN[0]), ACK);
     assert!(ask(&mut host, &answer).is_empty());
-    assert_eq!(host.requester.counters().dropped, dropped + 1);
+    assert_eq!(host.requester.counters.dropped, dropped + 1);
     assert!(!host.error);
 }
 
@@ -371,7 +371,7 @@ fn b_01_regions_at_the_responder() {
             // Each packet is the first early one.
             host.responder.reset();
             host.responder.set_psn(expected.get());
-            host.responder.set_dest_qpn(101);
+            host.responder.dest_qpn = 101;
             host.responder.start();
             let answer = last(ask(&mut host, &at(expected.add(n))));
             assert_eq!(answer, (expected, SEQUENCE), "{n} after {expected:?}");
@@ -446,7 +446,7 @@ fn b_14_too_early() {
     assert_eq!(host.driver.rq.len(), 1);
     assert!(statuses(&host).is_empty());
     assert_eq!(
-        (host.responder.msn(), host.responder.expected_psn()),
+        (host.responder.msn.get(), host.responder.expected_psn()),
         (0, psn(0).get())
     );
 }
@@ -538,7 +538,7 @@ fn d_08_msn_wraps() {
     for n in 0..0x100_0003u32 {
         give(&mut host, &packet(O::WriteOnly, psn(n), reth(0, 0), 0), 0);
     }
-    assert_eq!(host.responder.msn(), 3);
+    assert_eq!(host.responder.msn.get(), 3);
     let answers = host.drain(0);
     assert_eq!(msn(&answers[0].0), 3);
 }
@@ -699,7 +699,7 @@ fn e_01_rnr_at_the_end_of_a_write() {
     expect(&ask(&mut host, &last), 1, ACK);
     assert_eq!(host.driver.regions[0].bytes[MTU..MTU + 4], [0xaa; 4]);
     assert_eq!(host.driver.received[0].completion.byte_len, MTU as u32 + 4);
-    assert_eq!(host.responder.msn(), 1);
+    assert_eq!(host.responder.msn.get(), 1);
 }
 
 /// Longest delay of an acknowledgement in the tests below, and the replies before it.
@@ -716,7 +716,8 @@ fn request(host: &mut Host, now: u64, packet: &Packet) -> bool {
 /// request.
 fn delaying() -> (Host, u32) {
     let mut host = host();
-    host.responder.set_ack_delay(DELAY, PROMPT_REPLIES);
+    host.responder.max_ack_delay = DELAY;
+    host.responder.prompt_replies = PROMPT_REPLIES;
     for number in 0..PROMPT_REPLIES + 8 {
         host.post_recv(number.into(), 64);
     }
@@ -825,7 +826,8 @@ fn the_driver_ends_the_delay() {
 #[test]
 fn a_late_consumer_gets_no_delay() {
     let mut host = host();
-    host.responder.set_ack_delay(DELAY, PROMPT_REPLIES);
+    host.responder.max_ack_delay = DELAY;
+    host.responder.prompt_replies = PROMPT_REPLIES;
     for number in 0..3 * PROMPT_REPLIES {
         host.post_recv(number.into(), 64);
         assert!(request(&mut host, 1, &send(number)));

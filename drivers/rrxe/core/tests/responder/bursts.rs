@@ -24,7 +24,7 @@ fn a_burst_counts_as_its_packets() {
     let done = &host.driver.received[0];
     assert_eq!(done.completion.byte_len, 5 * MTU as u32 + 5);
     assert_eq!(done.data[MTU..5 * MTU], [2; 4 * MTU]);
-    assert_eq!(host.responder.msn(), 1);
+    assert_eq!(host.responder.msn.get(), 1);
 }
 
 #[test]

@@ -275,7 +275,7 @@ fn without_the_extensions() {
     impl rrxe_core::ResponderEnv for Plain {
         type Domain = ();
 
-        fn fetch_recv(&mut self) -> Option<rrxe_core::RecvRequest> {
+        fn fetch_recv(&mut self) -> Option<u32> {
             None
         }
         fn write_recv(&mut self, _: u32) -> Result<(), Fault> {
@@ -311,6 +311,6 @@ fn without_the_extensions() {
         let outcome = responder.handle_packet(0, &packet, &mut Plain);
         assert!(outcome.transmit);
         assert!(responder.poll_transmit(0, 8, &mut Plain).fatal);
-        assert_eq!(responder.msn(), 0);
+        assert_eq!(responder.msn.get(), 0);
     }
 }

@@ -23,7 +23,7 @@ fn b_14_buffered_until_its_turn() {
     }
     assert!(host.driver.regions[0].bytes.iter().all(|byte| *byte == 0));
     assert!(host.driver.received.is_empty());
-    assert_eq!(host.responder.msn(), 0);
+    assert_eq!(host.responder.msn.get(), 0);
     let answers = ask(&mut host, &write(0, 0, true));
     expect(&answers, 4, ACK);
     assert_eq!(msn(&answers[0].0), 5);
@@ -116,7 +116,7 @@ fn duplicates_of_buffered_requests() {
     expect(&ask(&mut host, &send(0)), 1, ACK);
     expect(&ask(&mut host, &send(1)), 1, ACK);
     assert_eq!(statuses(&host), [Status::Success; 2]);
-    assert_eq!(host.responder.msn(), 2);
+    assert_eq!(host.responder.msn.get(), 2);
 }
 
 /// B-14: of two different requests with one PSN, neither is accepted; the peer retransmits its own.

@@ -70,7 +70,7 @@ fn c_05_duplicate_read() {
         len,
     });
     assert!(ask(&mut host, &other).is_empty());
-    assert_eq!(host.responder.msn(), 1);
+    assert_eq!(host.responder.msn.get(), 1);
 }
 
 /// C-09, C-13: the last max_dest_rd_atomic requests can be replayed, older ones cannot.
@@ -317,7 +317,7 @@ fn c_02_duplicates_within_a_message() {
         (done.data[0], done.data[MTU], done.data[2 * MTU]),
         (1, 2, 3)
     );
-    assert_eq!(host.responder.msn(), 1);
+    assert_eq!(host.responder.msn.get(), 1);
 }
 
 /// C-05: a duplicate READ is executed again, and returns the current memory contents.

@@ -68,7 +68,7 @@ fn requests_of_every_kind() {
         assert_eq!(packet.xrc_srqn, 0);
     }
     assert_eq!(statuses(&host), [Status::Success; 3]);
-    assert_eq!((host.driver.atomics, host.responder.msn()), (1, 6));
+    assert_eq!((host.driver.atomics, host.responder.msn.get()), (1, 6));
     //
     assert!(ask(&mut host, &send(9)).is_empty());
 }
