@@ -283,7 +283,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
     let send = {
         // After the receive side: see `SendSide::take_delayed_ack`.
         let mut side = lock_bh(&qp.send);
-        side.reset();
+        side.reset(qp);
         side.path = None;
         side.consumer.take()
     };

@@ -419,6 +419,11 @@ impl Qp {
         }
     }
 
+    /// Returns whether a program posts, and no thread polls its send ring.
+    fn is_moderated(&self) -> bool {
+        self.is_user && !self.is_polled
+    }
+
     /// Returns whether the transport retransmits lost packets.
     fn is_reliable(&self) -> bool {
         service(self.qp_type).is_reliable()

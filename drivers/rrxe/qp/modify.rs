@@ -331,7 +331,7 @@ fn reset(qp: &Arc<Qp>) {
     });
     // After the receive side: see `SendSide::take_delayed_ack`.
     let mut send = lock_bh(&qp.send);
-    send.reset();
+    send.reset(qp);
     send.path = None;
 }
 

@@ -146,7 +146,7 @@ impl SendSide {
 
     /// Copies up to [`limits::path::MAX_FETCH`] work requests from the ring to free slots. Returns
     /// `EINVAL` if the ring is malformed: the queue pair must enter the Error state.
-    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
+    fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
         let mut fetched = FetchStats::default();
         let Some(consumer) = &mut self.consumer else {
             return Ok(fetched);
@@ -188,17 +188,17 @@ impl SendSide {
     }
 
     /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
-    pub(crate) fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
-        let was = self.moderation.is_streaming();
-        if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
-            self.moderation.update(fetched, &qp.moderation_events, now);
-        } else {
-            self.moderation.end();
+    fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
+        if !qp.is_moderated() || qp.state() != QpState::Rts {
+            self.end_stream(qp);
+            return;
         }
+        let was = self.is_streaming();
+        self.moderation.update(fetched, &qp.moderation_events, now);
         match &self.consumer {
-            Some(consumer) if self.moderation.is_streaming() => {
-                consumer
-                    .want_doorbell_after(self.moderation.doorbell_interval(consumer.capacity()));
+            Some(consumer) if self.is_streaming() => {
+                let interval = self.moderation.doorbell_interval(consumer.capacity());
+                consumer.want_doorbell_after(interval);
             }
             Some(_) if was => self.want_doorbell(),
             _ => {}
@@ -206,15 +206,15 @@ impl SendSide {
     }
 
     /// Returns whether the program is streaming: it need not ring the doorbell for each batch.
-    pub(crate) fn is_streaming(&self) -> bool {
+    fn is_streaming(&self) -> bool {
         self.moderation.is_streaming()
     }
 
     /// Asks the program to ring the doorbell for each batch again. Returns whether a stream was on.
-    pub(crate) fn end_stream(&mut self) -> bool {
-        let was = self.moderation.is_streaming();
+    pub(crate) fn end_stream(&mut self, qp: &Qp) -> bool {
+        let was = self.is_streaming();
         if was {
-            self.moderation.end();
+            self.moderation.end(&qp.moderation_events);
             self.want_doorbell();
         }
         was
@@ -230,10 +230,10 @@ impl SendSide {
     }
 
     /// Resets the side (Reset state).
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, qp: &Qp) {
         self.requester.reset();
         self.reorder_buffer.clear();
-        self.end_stream();
+        self.end_stream(qp);
         self.moderation = DoorbellModeration::default();
         self.transport = Transport::default();
         self.long_gso = false;
@@ -459,7 +459,7 @@ impl Half for SendSide {
         let mut idle = true;
         match self.fetch(qp) {
             Ok(fetched) => {
-                idle = fetched.is_empty();
+                idle = fetched.count == 0;
                 self.moderate_doorbells(qp, fetched, ctx.now);
             }
             Err(_) => round.fatal = true,
@@ -500,7 +500,7 @@ impl Half for SendSide {
     }
 
     fn on_round_end(qp: &Qp) {
-        if qp.is_user && !qp.is_polled {
+        if qp.is_moderated() {
             qp.moderation_events.round_ended(monotonic_ns());
         }
     }

@@ -309,7 +309,7 @@ impl Qp {
     /// Ends a stream: the program must ring the doorbell again for each batch. Sends the work
     /// requests that it posted without one.
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
-        let ended = lock_bh(&this.send).end_stream();
+        let ended = lock_bh(&this.send).end_stream(&this);
         if ended {
             Self::kick_send(this);
         } else if this.is_polled {
@@ -347,7 +347,7 @@ impl Qp {
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
-                side.end_stream();
+                side.end_stream(qp);
                 side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
