@@ -250,7 +250,7 @@ impl Driver for Rrxe {
     }
 
     fn query_ah(ah: &Self::Ah) -> AddressInfo {
-        *ah.path.info()
+        ah.path.info
     }
 
     fn destroy_ah(ah: &Self::Ah) {

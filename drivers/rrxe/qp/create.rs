@@ -276,7 +276,6 @@ pub(crate) fn destroy(handle: &QpHandle) {
         limits::path::LAST_BATCHES,
         |side, _, _| {
             side.reset();
-            side.path = None;
             side.consumer.take()
         },
     );
@@ -284,7 +283,6 @@ pub(crate) fn destroy(handle: &QpHandle) {
         // After the receive side: see `SendSide::take_delayed_ack`.
         let mut side = lock_bh(&qp.send);
         side.reset(qp);
-        side.path = None;
         side.consumer.take()
     };
     qp.send_work.close();

@@ -42,7 +42,11 @@ mod state;
 
 use crate::{
     counters::{Counter, CounterBinding},
-    transport::{local_queue::LocalShare, path::Path, rx_packet::RxPacket, tx::TxBatch},
+    transport::{
+        local_queue::LocalShare,
+        rx_packet::RxPacket,
+        tx::{TxBatch, TxState},
+    },
     verbs::{
         cq::Cq,
         device::DeviceState,
@@ -51,7 +55,6 @@ use crate::{
         srq::Srq,
     },
 };
-use cnp::PendingCnp;
 use core::ops::{Deref, DerefMut};
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
@@ -72,7 +75,7 @@ use poll::PollRegistration;
 pub(crate) use poll::Poller;
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
-    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status,
+    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status, TxPacket,
 };
 
 pub(crate) use rx::{BatchHalf, RxBatch};
@@ -215,8 +218,8 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Adds to the counters of the queue pair what the core's half has counted since `before`.
     fn count(&self, qp: &Qp, before: &Self::Counters);
 
-    /// Returns the path to the peer of a connected queue pair.
-    fn path(&self) -> &Option<Arc<Path>>;
+    /// Returns the state of transmission.
+    fn tx(&self) -> &TxState;
 
     /// Notes that a batch arrives from the peer.
     fn on_batch(&mut self, _first: &RxPacket<'_>) {}
@@ -227,10 +230,11 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the buffer of out-of-order packets.
     fn reorder_buffer(&mut self) -> &mut ReorderBuffer;
 
-    /// Returns the congestion notification for a packet, if it is marked.
-    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp>;
+    /// Returns the congestion notification for a marked packet.
+    fn cnp(&self, packet: &Packet) -> Option<TxPacket>;
 
-    /// Returns how many packets this half takes as a burst that starts with this one.
+    /// Returns how many packets this half takes as a burst that starts with this one, if none is
+    /// buffered.
     fn accepts_burst(&self, packet: &Packet) -> u32;
 
     /// Handles a packet.

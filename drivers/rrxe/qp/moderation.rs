@@ -218,7 +218,11 @@ impl DoorbellModeration {
         if let Some(stream) = self.stream.take() {
             events.end();
             let succeeded = stream.confirmed || stream.has_found_enough();
-            self.failures = if succeeded { 0 } else { self.failures.saturating_add(1) };
+            self.failures = if succeeded {
+                0
+            } else {
+                self.failures.saturating_add(1)
+            };
         }
     }
 }

@@ -6,7 +6,11 @@ use super::{
     responder::{Resource, Responder},
     service, Qp, QpHandle,
 };
-use crate::{limits, marker::Rrxe, transport::path::Path};
+use crate::{
+    limits,
+    marker::Rrxe,
+    transport::{path::Path, tx::TxState},
+};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
@@ -88,61 +92,66 @@ fn save(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
     );
 }
 
-/// Sets the attributes in `mask` on the send side.
-fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
-    let mut side = lock_bh(&qp.send);
-    if let Some(path) = path {
-        side.path = Some(path);
-    }
-    if let Some(address) = &attr.address {
-        side.source_port = address.udp_source_port(qp.number, attr.dest_qpn);
-    }
-    let requester = &mut side.requester;
-    if let Some(mtu) = mtu {
-        requester.set_mtu(mtu);
-    }
-    for_each_in!(mask:
-        DEST_QPN => requester.set_dest_qpn(attr.dest_qpn),
-        SQ_PSN => requester.set_psn(attr.sq_psn),
-        TIMEOUT => requester.set_timeout(attr.timeout),
-        RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
-        RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
-        MAX_QP_RD_ATOMIC => requester.set_max_rd_atomic(attr.max_rd_atomic),
-        QKEY => requester.set_qkey(attr.qkey),
-    );
-    requester.set_pkey(limits::DEFAULT_PKEY);
+/// A change of attributes, with what follows from them.
+struct Change<'a> {
+    mask: QpAttrMask,
+    attr: &'a QpAttr,
+    /// The new path to the peer of a connected queue pair.
+    path: Option<Arc<Path>>,
+    /// The UDP source port, once the address is known.
+    source_port: Option<u16>,
+    mtu: Option<Mtu>,
 }
 
-/// Sets the attributes in `mask` on the receive side, and replaces its resources with `resources`.
-/// Returns the old resources, which the caller frees without a lock.
-fn set_recv(
-    qp: &Qp,
-    attr: &QpAttr,
-    mask: QpAttrMask,
-    path: Option<Arc<Path>>,
-    mtu: Option<Mtu>,
-    resources: Option<KVec<Resource>>,
-) -> Option<KVec<Resource>> {
-    let mut side = lock_bh(&qp.recv);
-    if let Some(path) = path {
-        side.path = Some(path);
+impl Change<'_> {
+    fn set_tx(&self, tx: &mut TxState) {
+        if let Some(path) = &self.path {
+            tx.path = Some(path.clone());
+        }
+        if let Some(port) = self.source_port {
+            tx.source_port = port;
+        }
     }
-    if let Some(address) = &attr.address {
-        side.source_port = address.udp_source_port(qp.number, attr.dest_qpn);
+
+    /// Changes the send side.
+    fn set_send(&self, qp: &Qp) {
+        let mut side = lock_bh(&qp.send);
+        self.set_tx(&mut side.tx);
+        let (requester, mask, attr) = (&mut side.requester, self.mask, self.attr);
+        if let Some(mtu) = self.mtu {
+            requester.set_mtu(mtu);
+        }
+        for_each_in!(mask:
+            DEST_QPN => requester.set_dest_qpn(attr.dest_qpn),
+            SQ_PSN => requester.set_psn(attr.sq_psn),
+            TIMEOUT => requester.set_timeout(attr.timeout),
+            RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
+            RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
+            MAX_QP_RD_ATOMIC => requester.set_max_rd_atomic(attr.max_rd_atomic),
+            QKEY => requester.set_qkey(attr.qkey),
+        );
+        requester.set_pkey(limits::DEFAULT_PKEY);
     }
-    let responder = &mut side.responder;
-    if let Some(mtu) = mtu {
-        responder.set_mtu(mtu);
+
+    /// Changes the receive side, and replaces its resources with `resources`. Returns the old
+    /// resources, which the caller frees without a lock.
+    fn set_recv(&self, qp: &Qp, resources: Option<KVec<Resource>>) -> Option<KVec<Resource>> {
+        let mut side = lock_bh(&qp.recv);
+        self.set_tx(&mut side.tx);
+        let (responder, mask, attr) = (&mut side.responder, self.mask, self.attr);
+        if let Some(mtu) = self.mtu {
+            responder.set_mtu(mtu);
+        }
+        for_each_in!(mask:
+            DEST_QPN => responder.set_dest_qpn(attr.dest_qpn),
+            RQ_PSN => responder.set_psn(attr.rq_psn),
+            MIN_RNR_TIMER => responder.set_min_rnr_timer(attr.min_rnr_timer),
+            ACCESS_FLAGS => set_access(responder, attr.access_flags),
+            QKEY => responder.set_qkey(attr.qkey),
+        );
+        responder.set_pkey(limits::DEFAULT_PKEY);
+        resources.map(|resources| responder.set_resources(resources))
     }
-    for_each_in!(mask:
-        DEST_QPN => responder.set_dest_qpn(attr.dest_qpn),
-        RQ_PSN => responder.set_psn(attr.rq_psn),
-        MIN_RNR_TIMER => responder.set_min_rnr_timer(attr.min_rnr_timer),
-        ACCESS_FLAGS => set_access(responder, attr.access_flags),
-        QKEY => responder.set_qkey(attr.qkey),
-    );
-    responder.set_pkey(limits::DEFAULT_PKEY);
-    resources.map(|resources| responder.set_resources(resources))
 }
 
 /// Sets the operations that requests may perform, from `IB_ACCESS_*` flags.
@@ -213,7 +222,9 @@ pub(crate) fn modify(
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
-        Some(info) if qp.qp_type.is_connected() => Some(new_path(*info)?),
+        Some(info) if qp.qp_type.is_connected() => {
+            Some(Arc::pin_init(Path::new(*info), GFP_KERNEL_ACCOUNT)?)
+        }
         _ => None,
     };
 
@@ -232,15 +243,16 @@ pub(crate) fn modify(
         Qp::flush_delayed_ack(qp.as_arc_borrow());
     }
     save(&mut known, attr, mask);
-    if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
-        // The source port depends on both.
-        known.address = attr.address.or(known.address);
-    }
-    let mut full = *attr;
-    full.address = known.address;
-    full.dest_qpn = known.dest_qpn;
-    set_send(qp, &full, mask, path.clone(), mtu);
-    drop(set_recv(qp, &full, mask, path, mtu, resources));
+    let port = |address: AddressInfo| address.udp_source_port(qp.number, known.dest_qpn);
+    let change = Change {
+        mask,
+        attr,
+        path,
+        source_port: known.address.map(port),
+        mtu,
+    };
+    change.set_send(qp);
+    drop(change.set_recv(qp, resources));
     let gone = !mask.has(QpAttrMask::STATE) || transition(qp, actual, next, &mut known);
     drop(known);
     Qp::report_events(qp.as_arc_borrow());
@@ -256,10 +268,6 @@ pub(crate) fn modify(
 fn is_drained(qp: &Qp) -> bool {
     let side = lock_bh(&qp.send);
     side.requester.is_drained(&side.slots)
-}
-
-fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
-    Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT)
 }
 
 /// Changes the state from `from` to `to`. Returns false if an error has changed the state
@@ -327,12 +335,9 @@ fn reset(qp: &Arc<Qp>) {
     let batches = limits::path::LAST_BATCHES;
     Qp::end_recv(qp.as_arc_borrow(), batches, |side, _, _| {
         side.reset();
-        side.path = None;
     });
     // After the receive side: see `SendSide::take_delayed_ack`.
-    let mut send = lock_bh(&qp.send);
-    send.reset(qp);
-    send.path = None;
+    lock_bh(&qp.send).reset(qp);
 }
 
 /// QUERY_QP.

@@ -3,7 +3,6 @@
 //! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
-    cnp::PendingCnp,
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
     rx::HalfWork,
@@ -20,9 +19,8 @@ use crate::{
         Consumer, Ring,
     },
     transport::{
-        path::Path,
         rx_packet::RxPacket,
-        tx::{Transmitter, Transport, TxBatch},
+        tx::{Transmitter, TxBatch, TxState},
     },
     verbs::{
         cq::Cq,
@@ -53,17 +51,12 @@ pub(crate) struct SendSide {
     inline: SlotArrays<u8>,
     /// `None` once the queue pair is destroyed.
     pub(crate) consumer: Option<Consumer>,
-    /// Connected queue pairs: the path to the peer.
-    pub(crate) path: Option<Arc<Path>>,
-    pub(crate) source_port: u16,
+    pub(crate) tx: TxState,
     /// The consumer asked to be told when the send queue has drained, and has not been told yet.
     pub(crate) notify_drained: bool,
     /// Out-of-order responses.
     pub(crate) reorder_buffer: ReorderBuffer,
     moderation: DoorbellModeration,
-    transport: Transport,
-    /// The last batch ended with a long GSO packet.
-    long_gso: bool,
 }
 
 /// An array for each slot of a send queue.
@@ -128,13 +121,10 @@ impl SendSide {
             segments,
             inline,
             consumer: Some(consumer),
-            path: None,
-            source_port: 0,
+            tx: TxState::default(),
             notify_drained: false,
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
-            transport: Transport::default(),
-            long_gso: false,
         });
         Ok(side.chain(move |side| {
             side.requester.set_src_qpn(number);
@@ -235,8 +225,7 @@ impl SendSide {
         self.reorder_buffer.clear();
         self.end_stream(qp);
         self.moderation = DoorbellModeration::default();
-        self.transport = Transport::default();
-        self.long_gso = false;
+        self.tx = TxState::default();
         self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
@@ -259,6 +248,12 @@ impl SendSide {
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
+        let TxState {
+            path,
+            source_port,
+            transport,
+            long_gso,
+        } = &mut self.tx;
         let mut env = Env {
             work: WorkData {
                 qp,
@@ -267,24 +262,21 @@ impl SendSide {
                 inline: &self.inline,
             },
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(qp),
+            transmitter: Transmitter::new(qp, long_gso),
             completions,
         };
         if let Some(batch) = batch {
-            let (last, requester) = (self.transport, &self.requester);
+            let (last, requester) = (*transport, &self.requester);
             let select = || {
                 let is_idle = qp.is_reliable() && !requester.has_unacknowledged();
                 last.select(qp, requester.dest_qpn(), is_idle, ctx.rcu)
             };
-            let (path, port) = (&self.path, self.source_port);
-            self.transport = env
+            *transport = env
                 .transmitter
-                .open_batch(batch, path, port, ctx.rcu, select);
+                .open_batch(batch, path, *source_port, ctx.rcu, select);
         }
-        env.transmitter.long_gso = self.long_gso;
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.transmitter.finish();
-        self.long_gso = env.transmitter.long_gso;
         result
     }
 
@@ -343,13 +335,14 @@ impl Half for SendSide {
         }
         // Only a timeout ends ICRC elision, not plain packet loss.
         let timed_out = before.timeouts != after.timeouts;
-        if let Some(path) = self.path.as_ref().filter(|_| timed_out) {
+        if let Some(path) = self.tx.path.as_ref().filter(|_| timed_out) {
             path.elision.on_timeout();
         }
     }
 
-    fn path(&self) -> &Option<Arc<Path>> {
-        &self.path
+    #[inline]
+    fn tx(&self) -> &TxState {
+        &self.tx
     }
 
     fn expected_psn(&self) -> Psn {
@@ -360,19 +353,12 @@ impl Half for SendSide {
         &mut self.reorder_buffer
     }
 
-    #[inline]
-    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
-        PendingCnp::of(incoming, &self.path, self.source_port, || {
-            self.requester.cnp(incoming.packet)
-        })
+    fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
+        self.requester.cnp(packet)
     }
 
     fn accepts_burst(&self, packet: &Packet) -> u32 {
-        if self.reorder_buffer.is_empty() {
-            self.requester.accepts_burst(&self.slots, packet)
-        } else {
-            1
-        }
+        self.requester.accepts_burst(&self.slots, packet)
     }
 
     #[inline]
@@ -472,7 +458,7 @@ impl Half for SendSide {
             Some(batch),
             completions,
             |requester, slots, env| {
-                let budget = limits::path::BATCH.min(env.transmitter.room());
+                let budget = limits::path::BATCH.min(env.transmitter.room);
                 let progress = requester.poll_transmit(slots, ctx.now, budget, env);
                 blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
                 if let Some(packet) = &acknowledgement {
@@ -585,8 +571,8 @@ impl RequesterEnv for Env<'_> {
     fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         let (work, payload) = (self.work, packet.payload);
         let reference = |whole| work.reference(packet, slot, whole);
-        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
-            return sent;
+        if self.transmitter.send_zero_copy(packet, 1, reference) {
+            return Ok(());
         }
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
@@ -595,7 +581,7 @@ impl RequesterEnv for Env<'_> {
             let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == work.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
-            let port = || path.info().udp_source_port(work.qp.number, 0);
+            let port = || path.info.udp_source_port(work.qp.number, 0);
             self.transmitter.set_path(path, port, work.ctx.rcu);
         }
         self.transmitter.send(packet, gather)
@@ -609,8 +595,8 @@ impl RequesterEnv for Env<'_> {
     ) -> (u32, Result<(), TxError>) {
         let work = self.work;
         let reference = |whole| work.reference(packet, slot, whole);
-        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
-            return sent;
+        if self.transmitter.send_zero_copy(packet, count, reference) {
+            return (count, Ok(()));
         }
         let Some((segments, offset, len)) = work.in_segments(packet, slot) else {
             return packet.for_each_in_burst(count, |packet| self.transmit(packet, slot));

@@ -3,8 +3,8 @@
 //! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{
-    cnp::PendingCnp, reorder_buffer::ReorderBuffer, rx::HalfWork, scatter::Segments,
-    schedule::RECV_WORK, BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
+    reorder_buffer::ReorderBuffer, rx::HalfWork, scatter::Segments, schedule::RECV_WORK, BatchHalf,
+    EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
@@ -15,9 +15,8 @@ use crate::{
         Consumer,
     },
     transport::{
-        path::Path,
         rx_packet::RxPacket,
-        tx::{Transmitter, Transport, TxBatch},
+        tx::{Transmitter, TxBatch, TxState},
     },
     verbs::{
         cq::Cq,
@@ -58,16 +57,10 @@ pub(crate) struct RecvSide {
     current: Current,
     /// `None` with a shared receive queue, and after the queue pair was destroyed.
     pub(crate) consumer: Option<Consumer>,
-    /// Connected queue pairs: the path to the peer.
-    pub(crate) path: Option<Arc<Path>>,
-    pub(crate) source_port: u16,
+    pub(crate) tx: TxState,
     guesses: Guesses,
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
-    /// The transport by which the last request came, and by which responses leave.
-    pub(crate) transport: Transport,
-    /// The last batch ended with a long GSO packet.
-    long_gso: bool,
 }
 
 /// The receive work request that the responder works on.
@@ -121,12 +114,9 @@ impl RecvSide {
                 srq: None,
             },
             consumer,
-            path: None,
-            source_port: 0,
+            tx: TxState::default(),
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
-            transport: Transport::default(),
-            long_gso: false,
         }))
     }
 
@@ -135,8 +125,7 @@ impl RecvSide {
         drop(self.responder.reset());
         self.current.srq = None;
         self.reorder_buffer.clear();
-        self.transport = Transport::default();
-        self.long_gso = false;
+        self.tx = TxState::default();
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
             consumer.want_doorbell(false);
@@ -153,24 +142,27 @@ impl RecvSide {
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
+        let TxState {
+            path,
+            source_port,
+            transport,
+            long_gso,
+        } = &mut self.tx;
         let mut env = Env {
             qp,
             ctx,
             current: &mut self.current,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(qp),
+            transmitter: Transmitter::new(qp, long_gso),
             completions,
         };
         if let Some(batch) = batch {
-            let (path, port, transport) = (&self.path, self.source_port, self.transport);
             env.transmitter
-                .open_batch(batch, path, port, ctx.rcu, || transport);
+                .open_batch(batch, path, *source_port, ctx.rcu, || *transport);
         }
-        env.transmitter.long_gso = self.long_gso;
         let result = f(&mut self.responder, &mut env);
         env.transmitter.finish();
-        self.long_gso = env.transmitter.long_gso;
         result
     }
 
@@ -250,12 +242,13 @@ impl Half for RecvSide {
         }
     }
 
-    fn path(&self) -> &Option<Arc<Path>> {
-        &self.path
+    #[inline]
+    fn tx(&self) -> &TxState {
+        &self.tx
     }
 
     fn on_batch(&mut self, incoming: &RxPacket<'_>) {
-        self.transport = incoming.transport();
+        self.tx.transport = incoming.transport();
     }
 
     fn expected_psn(&self) -> Psn {
@@ -266,19 +259,12 @@ impl Half for RecvSide {
         &mut self.reorder_buffer
     }
 
-    #[inline]
-    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
-        PendingCnp::of(incoming, &self.path, self.source_port, || {
-            self.responder.cnp(incoming.packet)
-        })
+    fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
+        self.responder.cnp(packet)
     }
 
     fn accepts_burst(&self, packet: &Packet) -> u32 {
-        if self.reorder_buffer.is_empty() {
-            self.responder.accepts_burst(packet)
-        } else {
-            1
-        }
+        self.responder.accepts_burst(packet)
     }
 
     #[inline]
@@ -351,7 +337,7 @@ impl Half for RecvSide {
         let mut blocked = false;
         let progress = self.with(qp, ctx, Some(batch), completions, |responder, env| {
             let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
-            blocked = progress.more && env.is_full();
+            blocked = progress.more && env.transmitter.room == 0;
             progress
         });
         // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
@@ -380,11 +366,6 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
-    /// Returns whether packets must wait for room on this host.
-    pub(super) fn is_full(&self) -> bool {
-        self.transmitter.room() == 0
-    }
-
     fn segments(&self) -> Result<Segments<'_>, Fault> {
         if self.current.malformed {
             return Err(Fault::Malformed);
@@ -612,7 +593,7 @@ impl ResponderEnv for Env<'_> {
         count: u32,
         pd: PdId,
     ) -> (u32, Result<(), TxError>) {
-        let room = self.transmitter.room();
+        let room = self.transmitter.room;
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
@@ -629,8 +610,8 @@ impl ResponderEnv for Env<'_> {
             let pinned = mrs.pinned(rcu, &reference, whole.into());
             pinned.map(|_| reference)
         };
-        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
-            return sent;
+        if self.transmitter.send_zero_copy(packet, count, reference) {
+            return (count, Ok(()));
         }
         // Looks up the key only once.
         let whole = len.checked_mul(count).ok_or(Fault::Length);

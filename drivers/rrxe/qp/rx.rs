@@ -17,10 +17,7 @@ use super::{
     cnp::PendingCnp, requester::SendSide, responder::RecvSide, EventCtx, Half, Locked,
     PendingCompletions, Qp,
 };
-use crate::{
-    counters::Counter,
-    transport::{congestion::is_marked, rx_packet::RxPacket},
-};
+use crate::{counters::Counter, transport::rx_packet::RxPacket};
 use core::mem::take;
 use kernel::sync::{rcu, ArcBorrow};
 use linux_rdma::{
@@ -146,7 +143,7 @@ impl<'a> RxBatch<'a> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
             let mut half = Locked::<H>::new(arc_borrow_ref(qp));
-            let path = half.path().as_ref();
+            let path = half.tx().path.as_ref();
             let path = path.filter(|path| incoming.is_from_peer_of(path));
             let from_peer = path.is_some();
             let unproven =
@@ -172,7 +169,7 @@ impl<'a> RxBatch<'a> {
     /// Returns how many packets `qp` takes as a burst that starts with this one.
     pub(crate) fn accepts_burst(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
         // Packets with an ECN mark must be examined one by one.
-        if is_marked(incoming.tos()) {
+        if incoming.is_marked() {
             return 1;
         }
         self.switch_to(qp);
@@ -185,11 +182,19 @@ impl<'a> RxBatch<'a> {
 
     #[inline]
     fn burst_of<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
-        match self.lock::<H>(qp, incoming) {
-            Some((receiving, _)) if receiving.from_peer => {
-                receiving.half.accepts_burst(incoming.packet)
-            }
-            _ => 1,
+        let Some((
+            ReceivingHalf {
+                half, from_peer, ..
+            },
+            _,
+        )) = self.lock::<H>(qp, incoming)
+        else {
+            return 1;
+        };
+        if *from_peer && half.reorder_buffer().is_empty() {
+            half.accepts_burst(incoming.packet)
+        } else {
+            1
         }
     }
 
@@ -234,11 +239,11 @@ impl<'a> RxBatch<'a> {
         };
         let half = &mut *receiving.half;
         if receiving.unproven {
-            if let Some(path) = half.path() {
+            if let Some(path) = &half.tx().path {
                 incoming.update_proof(&path.elision);
             }
         }
-        let cnp = half.cnp(incoming);
+        let cnp = PendingCnp::of(incoming, half);
         half.expire_buffered(incoming.now);
         let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
         // The core is also told if the buffer has become empty: of two packets with one PSN that
@@ -354,8 +359,8 @@ impl Qp {
     /// no lock.
     #[cold]
     pub(crate) fn on_modified_packet(&self, skb: &RxSkb) {
-        let path = lock_bh(&self.recv).path.clone();
-        if let Some(path) = path.filter(|path| path.is_from_peer(skb)) {
+        let path = lock_bh(&self.recv).tx.path.clone();
+        if let Some(path) = path.filter(|path| path.is_from_peer(skb.source(), skb.destination())) {
             path.elision.on_modified();
         }
     }

@@ -286,7 +286,7 @@ impl Qp {
             // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
             // nested too deeply, the packets go through the network stack, which queues them.
             if qp.device.is_deeply_nested() {
-                side.transport = Transport::Stack;
+                side.tx.transport = Transport::Stack;
             }
             side.responder.stop_waiting();
             side.fill(qp, &mut round);

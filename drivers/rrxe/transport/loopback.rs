@@ -74,8 +74,8 @@ impl LoopbackBatch {
     /// Returns an empty loopback batch for the peer of a path.
     pub(crate) fn new(path: &Path) -> Self {
         Self {
-            source: *path.source(),
-            destination: *path.destination(),
+            source: path.source,
+            destination: path.destination,
             packets: KVec::new(),
             arena: PayloadArena::new(),
         }
@@ -154,7 +154,7 @@ impl LoopbackBatch {
 impl<'a> LoopbackPacket<'a> {
     /// Returns whether the packet comes from the peer of a path.
     pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
-        path.has_addresses(&self.batch.source, &self.batch.destination)
+        path.is_from_peer(self.batch.source, self.batch.destination)
     }
 
     /// Returns the length of an IP packet with this UDP payload.

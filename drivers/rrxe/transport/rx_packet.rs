@@ -3,6 +3,7 @@
 //! Received packets, from the network stack or from another queue pair of the device.
 
 use super::{
+    flow::ECN,
     icrc_elision::{IcrcElision, Mark},
     loopback::LoopbackPacket,
     path::Path,
@@ -54,21 +55,21 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Returns the IPv4 type of service or IPv6 traffic class; 0 for a packet that never left the
-    /// device, which nothing can mark.
+    /// Returns whether the packet has an ECN mark: it met with congestion on its way. Nothing can
+    /// mark a packet that never left the device.
     #[inline]
-    pub(crate) fn tos(&self) -> u8 {
-        match &self.source {
-            PacketSource::Datagram(datagram) => datagram.packet().tos(),
-            PacketSource::Loopback(_) => 0,
-        }
+    pub(crate) fn is_marked(&self) -> bool {
+        self.skb().is_some_and(|skb| skb.tos() & ECN == ECN)
     }
 
     /// Returns whether the packet comes from the peer of a path.
     #[inline]
     pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
         match &self.source {
-            PacketSource::Datagram(datagram) => path.is_from_peer(datagram.packet()),
+            PacketSource::Datagram(datagram) => {
+                let skb = datagram.packet();
+                path.is_from_peer(skb.source(), skb.destination())
+            }
             PacketSource::Loopback(loopback) => loopback.is_from_peer_of(path),
         }
     }
