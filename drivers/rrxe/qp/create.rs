@@ -14,7 +14,7 @@ use crate::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
     },
-    transport::local_queue::LocalShare,
+    transport::{local_queue::LocalShare, rx::GSI},
     verbs::{cq::Cq, device::DeviceState, mr::BinderId, pd::Pd, quota::Charged},
 };
 use kernel::{
@@ -34,9 +34,6 @@ use linux_rdma::{
     sync::{lock_bh, SerialWork, SoftTimer},
 };
 use rrxe_core::congestion::NotificationPoint;
-
-/// The number of QP1.
-const GSI: u32 = 1;
 
 /// A reserved queue pair number. Released on drop, unless a queue pair uses it.
 struct Number<'a> {
@@ -271,24 +268,13 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     qp.state.reset();
     // Packets that have looked up the queue pair before find two empty sides from here on.
-    let recv = Qp::end_recv(
-        qp.as_arc_borrow(),
-        limits::path::LAST_BATCHES,
-        |side, _, _| {
-            side.reset();
-            side.consumer.take()
-        },
-    );
-    let send = {
-        // After the receive side: see `SendSide::take_delayed_ack`.
-        let mut side = lock_bh(&qp.send);
-        side.reset(qp);
-        side.consumer.take()
-    };
+    Qp::reset(qp.as_arc_borrow());
     qp.send_work.close();
     qp.recv_work.close();
     SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
     qp.event_work.close();
+    let recv = lock_bh(&qp.recv).consumer.take();
+    let send = lock_bh(&qp.send).consumer.take();
     // Unpins the rings, which may sleep.
     drop((send, recv));
     if let Some(index) = handle.index {

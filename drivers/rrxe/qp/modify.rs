@@ -281,7 +281,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         QpState::Reset => {
             qp.state.reset();
             *known = QpAttr::default();
-            reset(qp);
+            Qp::reset(qp.as_arc_borrow());
         }
         QpState::Init | QpState::Sqe => return qp.state.change(from, to),
         QpState::Rtr => {
@@ -328,16 +328,6 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         }
     }
     true
-}
-
-/// Empties both sides.
-fn reset(qp: &Arc<Qp>) {
-    let batches = limits::path::LAST_BATCHES;
-    Qp::end_recv(qp.as_arc_borrow(), batches, |side, _, _| {
-        side.reset();
-    });
-    // After the receive side: see `SendSide::take_delayed_ack`.
-    lock_bh(&qp.send).reset(qp);
 }
 
 /// QUERY_QP.

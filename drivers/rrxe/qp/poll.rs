@@ -78,12 +78,8 @@ impl Poller {
         {
             let mut rings = poll_set.rings.lock();
             ring.want_doorbell(!poll_set.is_awake());
-            let entry = PollEntry {
-                qp: qp.clone(),
-                ring,
-                seen: 0,
-            };
-            rings.push(entry, GFP_KERNEL_ACCOUNT)?;
+            let (qp, seen) = (qp.clone(), 0);
+            rings.push(PollEntry { qp, ring, seen }, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(PollRegistration {
             thread: self.0.clone(),
@@ -102,17 +98,12 @@ impl PollRegistration {
     /// Wakes the thread after a doorbell. The program needs no doorbells from now on.
     pub(crate) fn wake(&self) {
         let poll_set = self.thread.body();
-        let woken = {
-            let rings = poll_set.rings.lock();
-            let was_asleep = poll_set.state.load(Relaxed) == ASLEEP;
-            if was_asleep {
-                poll_set.last.store(monotonic_ns(), Relaxed);
-                poll_set.state.store(AWAKE, Relaxed);
-                want_doorbells(&rings, false);
-            }
-            was_asleep
-        };
-        if woken {
+        let rings = poll_set.rings.lock();
+        if poll_set.state.load(Relaxed) == ASLEEP {
+            poll_set.last.store(monotonic_ns(), Relaxed);
+            poll_set.state.store(AWAKE, Relaxed);
+            want_doorbells(&rings, false);
+            drop(rings);
             self.thread.wake();
         }
     }

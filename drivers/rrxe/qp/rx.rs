@@ -328,8 +328,7 @@ fn deliver_buffered<H: Half>(
         outcome.merge(more);
         if more.buffer {
             let expected = half.expected_psn();
-            half.reorder_buffer()
-                .insert_kept(kept, expected, psn, now, vector);
+            half.reorder_buffer().insert_kept(kept, expected, psn, now);
         } else {
             kept.consume();
         }

@@ -3,7 +3,7 @@
 //! Copies payload from and to the data segments of a work request.
 
 use crate::{
-    ring::{abi::Sge, wqe},
+    ring::abi::Sge,
     transport::rx_packet::RxPacket,
     verbs::{
         mr::{MrTable, Reference, Span},
@@ -24,14 +24,39 @@ pub(crate) struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// Calls `f` for each piece of the list: see [`wqe::for_each_piece`].
+    /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the `len` bytes
+    /// from `offset` on. Returns `Fault::Malformed` if the list is too short.
     fn for_each(
         &self,
         offset: u32,
         len: usize,
-        f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
+        mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        wqe::for_each_piece(self.list, offset, len, f)
+        let mut skip = offset;
+        let mut done = 0usize;
+        for segment in self.list {
+            if done == len {
+                return Ok(());
+            }
+            if skip >= segment.length {
+                skip = skip.wrapping_sub(segment.length);
+                continue;
+            }
+            let addr = segment
+                .addr
+                .checked_add(skip.into())
+                .ok_or(Fault::Protection)?;
+            let left = u32::try_from(len.wrapping_sub(done)).map_err(|_| Fault::Malformed)?;
+            let n = left.min(segment.length.wrapping_sub(skip));
+            f(segment.lkey, addr, done, n)?;
+            done = done.wrapping_add(n as usize);
+            skip = 0;
+        }
+        if done == len {
+            Ok(())
+        } else {
+            Err(Fault::Malformed)
+        }
     }
 
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
@@ -48,32 +73,32 @@ impl Segments<'_> {
         })
     }
 
+    /// Returns the key and the address of `len` bytes from byte `offset` of the list on, if they lie
+    /// in one segment.
+    fn single(&self, offset: u32, len: u32) -> Option<(u32, u64)> {
+        let mut found = None;
+        let result = self.for_each(offset, len as usize, |lkey, addr, _, n| {
+            found = Some((lkey, addr));
+            // Stops at the first segment if the range spans several.
+            (n == len).then_some(()).ok_or(Fault::Malformed)
+        });
+        found.filter(|_| result.is_ok())
+    }
+
     /// Returns `len` bytes from byte `offset` of the list on, if they lie in one readable segment.
     pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
-        let mut found = None;
-        self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, false)?;
-            found = Some(span).filter(|_| n == len);
-            // Stops at the first segment if the range spans several.
-            found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
-        })
-        .ok()?;
-        found
+        let (lkey, addr) = self.single(offset, len)?;
+        let span = self.mrs.local(self.rcu, self.pd, lkey, addr, len, false);
+        span.ok()
     }
 
     /// Returns a reference to `len` bytes from byte `offset` of the list on, if they lie in one
     /// segment of pinned user memory.
     pub(crate) fn reference(&self, offset: u32, len: u32) -> Option<Reference> {
-        let mut found = None;
-        self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            let reference = Reference::local(self.pd, lkey, addr);
-            let pinned = self.mrs.pinned(self.rcu, &reference, n.into());
-            found = pinned.filter(|_| n == len).map(|_| reference);
-            // Stops at the first segment if the range spans several.
-            found.map(|_| ()).ok_or(Fault::Malformed)
-        })
-        .ok()?;
-        found
+        let (lkey, addr) = self.single(offset, len)?;
+        let reference = Reference::local(self.pd, lkey, addr);
+        let pinned = self.mrs.pinned(self.rcu, &reference, len.into());
+        pinned.map(|_| reference)
     }
 
     /// Copies bytes to the list, from byte `offset` on.

@@ -3,7 +3,7 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    requester::SendSide, responder::RecvSide, rx::HalfWork, state::Failed, EventCtx, Half, Locked,
+    requester::SendSide, responder::RecvSide, rx::HalfWork, EventCtx, Half, Locked,
     PendingCompletions, Qp, Round,
 };
 use crate::{
@@ -230,80 +230,69 @@ impl Qp {
         }
     }
 
-    /// Takes the receive side out of the states in which it acknowledges, by calling `end`. First
-    /// sends the pending ACKs and responses, in at most `batches` batches. May be called from any
-    /// context except hard interrupts.
+    /// Takes the receive side out of the states in which it acknowledges, by calling `end` once.
+    /// First sends the pending ACKs and responses, in at most `batches` batches. May be called from
+    /// any context except hard interrupts.
     ///
     /// Every end of a queue pair leads here: destruction (by its consumer, with its program, with
     /// its device or with the module), the Reset state and the Error state. The consumer may see
     /// the completion of a request before its ACK was sent. If the ACK were dropped, the peer would
     /// retry until its work request fails, although all data has arrived. An ACK may be pending
-    /// here because:
-    ///
-    /// - it is delayed;
-    /// - the CPU that handled the request has released the lock but not sent yet;
-    /// - another CPU runs the receive side, and will run it again;
-    /// - the receive side waits for its softirq, because `LoopbackBatch` deliveries were nested or
-    ///   because READ responses used up a budget.
+    /// because it is delayed, or because the context that runs the receive side, or the softirq
+    /// that will run it, has not sent it yet.
     ///
     /// In all of these cases the responder still holds the ACK, so this function takes it from
     /// there. It does not run the [`SerialWork`], whose owner may be the context that this one has
     /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
     /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
-    /// lock: no request is executed in between. A filled batch is sent even if the queue pair is
-    /// gone.
+    /// lock: no request is executed in between.
     ///
-    /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
-    /// for it or if its network device is gone. READ responses beyond `batches`, and everything
-    /// after them, are not sent. If the wire loses an ACK after this, the peer's work request
-    /// fails, as it does with hardware: a queue pair answers nothing in the Reset and Error states
-    /// (IBA 10.3.1).
-    pub(super) fn end_recv<R>(
+    /// This function neither fails nor waits. READ responses beyond `batches`, and everything after
+    /// them, are not sent. If the wire loses an ACK after this, the peer's work request fails, as
+    /// it does with hardware: a queue pair answers nothing in the Reset and Error states (IBA
+    /// 10.3.1).
+    pub(super) fn end_recv(
         this: ArcBorrow<'_, Self>,
         batches: u32,
-        end: impl FnOnce(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
-    ) -> R {
-        for _ in 1..batches {
-            if !Self::last_round(this, |more, _, _, _| more) {
+        mut end: impl FnMut(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions),
+    ) {
+        let qp = arc_borrow_ref(this);
+        for left in (0..batches).rev() {
+            let mut round = Round::default();
+            let is_last = {
+                let mut side = Locked::<RecvSide>::new(qp);
+                // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
+                // nested too deeply, the packets go through the network stack, which queues them.
+                if qp.device.is_deeply_nested() {
+                    side.tx.transport = Transport::Stack;
+                }
+                side.responder.stop_waiting();
+                side.fill(qp, &mut round);
+                side.count();
+                let is_last = left == 0 || !(round.more || round.blocked);
+                if is_last {
+                    let rcu = rcu::read_lock();
+                    end(&mut side, EventCtx::now(&rcu), &mut round.completions);
+                    // The side may have been reset.
+                    side.before = *side.counters();
+                }
+                is_last
+            };
+            qp.send_batch(&mut round.batch);
+            // A completion queue that overflows now loses only flushed completions; the queue pair
+            // has ended.
+            let _ = round.completions.report(&qp.recv_cq);
+            if is_last {
                 break;
             }
         }
-        Self::last_round(this, |_, side, ctx, completions| {
-            end(side, ctx, completions)
-        })
     }
 
-    /// Fills a batch with pending ACKs and responses, and sends it. Calls `then` before the side is
-    /// unlocked; the first argument of `then` tells whether more is pending.
-    fn last_round<R>(
-        this: ArcBorrow<'_, Self>,
-        then: impl FnOnce(bool, &mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
-    ) -> R {
-        let qp = arc_borrow_ref(this);
-        let mut round = Round::default();
-        let result = {
-            let mut side = Locked::<RecvSide>::new(qp);
-            // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
-            // nested too deeply, the packets go through the network stack, which queues them.
-            if qp.device.is_deeply_nested() {
-                side.tx.transport = Transport::Stack;
-            }
-            side.responder.stop_waiting();
-            side.fill(qp, &mut round);
-            side.count();
-            let rcu = rcu::read_lock();
-            let more = round.more || round.blocked;
-            let ctx = EventCtx::now(&rcu);
-            let result = then(more, &mut side, ctx, &mut round.completions);
-            // The side may have been reset.
-            side.before = *side.counters();
-            result
-        };
-        qp.send_batch(&mut round.batch);
-        // A completion queue that overflows now loses only flushed completions; the queue pair has
-        // ended.
-        let _ = round.completions.report(&qp.recv_cq);
-        result
+    /// Empties both sides.
+    pub(super) fn reset(this: ArcBorrow<'_, Self>) {
+        Self::end_recv(this, path::LAST_BATCHES, |side, _, _| side.reset());
+        // After the receive side: see `SendSide::take_delayed_ack`.
+        lock_bh(&this.send).reset(&this);
     }
 
     /// Ends a stream: the program must ring the doorbell again for each batch. Sends the work
@@ -362,7 +351,7 @@ impl Qp {
                 side.flush(qp, ctx, completions);
             }
         });
-        if failed == Failed::Now && qp.srq.is_some() {
+        if failed && qp.srq.is_some() {
             // After the completion of the receive work request that the queue pair had taken
             // (J-15).
             qp.raise(QpEvent::LastWqeReached);

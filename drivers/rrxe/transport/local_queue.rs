@@ -69,20 +69,6 @@ impl LocalQueue {
         )
     }
 
-    /// Appends a queue pair to the list of waiting ones, unless it is in the list.
-    fn wait(this: &Arc<Self>, qp: Arc<Qp>) {
-        let room = {
-            let mut state = lock_irqsave(&this.state);
-            if let Ok(waiter) = ListArc::try_from_arc(qp) {
-                state.waiters.push_back(waiter);
-            }
-            state.limit.room()
-        };
-        if room != 0 {
-            Self::wake(this);
-        }
-    }
-
     fn wake(this: &Arc<Self>) {
         SerialWork::<Self>::queue(this.as_arc_borrow(), 0);
     }
@@ -176,10 +162,19 @@ impl LocalShare {
         lock_irqsave(&self.queue.state).limit.queued(packets);
     }
 
-    /// Makes the queue pair wait for room.
+    /// Appends the queue pair to the list of those that wait for room, unless it is in the list.
     pub(crate) fn wait(&self, qp: Arc<Qp>) {
         self.waits.store(1, Relaxed);
-        LocalQueue::wait(&self.queue, qp);
+        let room = {
+            let mut state = lock_irqsave(&self.queue.state);
+            if let Ok(waiter) = ListArc::try_from_arc(qp) {
+                state.waiters.push_back(waiter);
+            }
+            state.limit.room()
+        };
+        if room != 0 {
+            LocalQueue::wake(&self.queue);
+        }
     }
 }
 

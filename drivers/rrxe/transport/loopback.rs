@@ -56,7 +56,7 @@ enum PayloadSource {
 /// The part of a [`LoopbackBatch`] that stands in for a packet of the network stack.
 #[derive(Clone, Copy)]
 pub(crate) struct LoopbackPacket<'a> {
-    batch: &'a LoopbackBatch,
+    pub(super) batch: &'a LoopbackBatch,
     payload: ResolvedPayload<'a>,
     /// SIMD context for copying.
     pub(crate) vector: &'a Vector,
@@ -155,11 +155,6 @@ impl<'a> LoopbackPacket<'a> {
     /// Returns whether the packet comes from the peer of a path.
     pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
         path.is_from_peer(self.batch.source, self.batch.destination)
-    }
-
-    /// Returns the length of an IP packet with this UDP payload.
-    pub(crate) fn ip_len(&self, udp_payload_len: usize) -> usize {
-        self.batch.ip_len(udp_payload_len)
     }
 
     /// Calls `f` for each contiguous piece of `len` bytes of the payload, from `offset` on, in

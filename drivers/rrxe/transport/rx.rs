@@ -41,7 +41,7 @@ use rrxe_core::{
 const MAX_NESTING: u64 = 2;
 
 /// The queue pair number of the general services interface.
-const GSI: u32 = 1;
+pub(crate) const GSI: u32 = 1;
 
 /// Returns the RDMA device of a network device, or of the nearest lower device that has one.
 pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
@@ -124,21 +124,6 @@ impl Receiver {
         if datagram.is_as_written() {
             return Some(Ok(()));
         }
-        let (computed, received) = Self::icrcs(datagram, headers, batch)?;
-        Some(if computed == received {
-            Ok(())
-        } else {
-            Err(received)
-        })
-    }
-
-    /// Returns the computed and the received ICRC. `None` if the datagram is not a packet.
-    #[inline(always)]
-    fn icrcs(
-        datagram: &Datagram<'_>,
-        headers: &[u8],
-        batch: &mut RxBatch<'_>,
-    ) -> Option<([u8; ICRC], [u8; ICRC])> {
         let total = datagram.payload_len();
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
         let make = || Self::prefix(datagram);
@@ -154,7 +139,8 @@ impl Receiver {
         datagram
             .copy_bits(total.checked_sub(ICRC)?, &mut received)
             .ok()?;
-        Some((icrc::finish(state), received))
+        let is_right = icrc::finish(state) == received;
+        Some(is_right.then_some(()).ok_or(received))
     }
 
     /// Returns whether a datagram that came in on `dev` may be for a queue pair of the network
@@ -194,9 +180,7 @@ impl Receiver {
             device.data().counters.count(counter);
         }
     }
-}
 
-impl Receiver {
     /// Ends a burst: hands it to its queue pair.
     fn end_burst<'a>(
         burst: &mut Option<Burst<'a, '_>>,
