@@ -324,7 +324,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
             Qp::kick_send(qp.as_arc_borrow());
         }
         QpState::Error => {
-            Qp::enter_error_within(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
+            Qp::enter_error(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
         }
     }
     true

@@ -370,20 +370,13 @@ impl Env<'_> {
         if self.current.malformed {
             return Err(Fault::Malformed);
         }
+        let srq = self.current.srq.as_ref().or(self.qp.srq.as_ref());
+        let list = self.current.segments.get(..self.current.num_sge);
         Ok(Segments {
             mrs: &self.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
-            pd: self
-                .current
-                .srq
-                .as_ref()
-                .or(self.qp.srq.as_ref())
-                .map_or(self.qp.pd, |srq| srq.pd),
-            list: self
-                .current
-                .segments
-                .get(..self.current.num_sge)
-                .ok_or(Fault::Malformed)?,
+            pd: srq.map_or(self.qp.pd, |srq| srq.pd),
+            list: list.ok_or(Fault::Malformed)?,
         })
     }
 
@@ -416,11 +409,6 @@ impl Env<'_> {
     ) -> Result<Span<'_>, Fault> {
         let (mrs, by) = (&self.qp.device.tables.mrs, self.qp.keys(pd));
         mrs.remote(self.ctx.rcu, by, rkey, va, len, wants)
-    }
-
-    /// Writes the Global Route Header in front of a datagram.
-    fn write_grh(&self, incoming: &RxPacket<'_>) -> Result<(), Fault> {
-        self.segments()?.scatter(0, &incoming.grh())
     }
 }
 
@@ -500,11 +488,8 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
-        self.qp
-            .device
-            .tables
-            .mrs
-            .flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
+        let mrs = &self.qp.device.tables.mrs;
+        mrs.flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
@@ -551,7 +536,8 @@ impl ResponderEnv for Env<'_> {
                 };
             }
             if completion.status == Status::Success {
-                if let Err(fault) = self.write_grh(incoming) {
+                let written = self.segments();
+                if let Err(fault) = written.and_then(|to| to.scatter(0, &incoming.grh())) {
                     cqe.status = fault.status() as u8;
                 }
             }
@@ -560,14 +546,10 @@ impl ResponderEnv for Env<'_> {
             consumer.retire();
         }
         // XRC: the shared receive queue determines the completion queue.
-        let srq = self.current.srq.take();
+        let (srq, qp, solicited) = (self.current.srq.take(), self.qp, completion.solicited);
         match &srq {
-            Some(srq) => self
-                .completions
-                .push_to(srq, &cqe, self.qp, completion.solicited),
-            None => self
-                .completions
-                .push(&self.qp.recv_cq, &cqe, self.qp, completion.solicited),
+            Some(srq) => self.completions.push_to(srq, &cqe, qp, solicited),
+            None => self.completions.push(&qp.recv_cq, &cqe, qp, solicited),
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) struct RxBatch<'a> {
     /// Cache of the ICRC prefix of the previous packet.
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
-    vector: &'a Vector,
+    pub(crate) vector: &'a Vector,
 }
 
 impl<'a> RxBatch<'a> {
@@ -111,10 +111,6 @@ impl<'a> RxBatch<'a> {
             prefix: LastPrefix::default(),
             vector,
         }
-    }
-
-    pub(crate) fn vector(&self) -> &'a Vector {
-        self.vector
     }
 
     /// Returns the queue pair of the previous packet, if it has this number.
@@ -227,6 +223,7 @@ impl<'a> RxBatch<'a> {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
+        let vector = self.vector;
         let accepts = |receiving: &ReceivingHalf<'_, H>| {
             receiving.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected()
         };
@@ -255,8 +252,11 @@ impl<'a> RxBatch<'a> {
             has_buffered |= !half.reorder_buffer().is_empty();
         }
         if has_buffered {
-            let (now, vector) = (incoming.now, incoming.vector());
-            outcome.merge(deliver_buffered(half, &qp, now, vector, rcu, work));
+            let ctx = EventCtx {
+                incoming: None,
+                ..EventCtx::of(incoming, rcu)
+            };
+            outcome.merge(deliver_buffered(half, &qp, ctx, vector, work));
         }
         if outcome.sqe {
             qp.state.fail_send_queue();
@@ -310,16 +310,15 @@ impl<'a> RxBatch<'a> {
 fn deliver_buffered<H: Half>(
     half: &mut H,
     qp: &Qp,
-    now: u64,
+    ctx: EventCtx<'_>,
     vector: &Vector,
-    rcu: &rcu::Guard,
     work: &mut HalfWork,
 ) -> Outcome {
     let (mut outcome, mut taken) = (Outcome::default(), false);
     while let Some(kept) = half.next_buffered() {
         taken = true;
-        let handled = RxPacket::with_kept(&kept, vector, now, |again| {
-            let outcome = half.handle_packet(qp, again, rcu, &mut work.completions);
+        let handled = RxPacket::with_kept(&kept, vector, ctx.now, |again| {
+            let outcome = half.handle_packet(qp, again, ctx.rcu, &mut work.completions);
             (again.packet.psn(), outcome)
         });
         let Some((psn, more)) = handled else {
@@ -328,16 +327,12 @@ fn deliver_buffered<H: Half>(
         outcome.merge(more);
         if more.buffer {
             let expected = half.expected_psn();
-            half.reorder_buffer().insert_kept(kept, expected, psn, now);
+            half.reorder_buffer()
+                .insert_kept(kept, expected, psn, ctx.now);
         } else {
             kept.consume();
         }
     }
-    let ctx = EventCtx {
-        rcu,
-        now,
-        incoming: None,
-    };
     outcome.merge(half.on_buffered(qp, ctx, taken, &mut work.completions));
     outcome
 }
@@ -349,7 +344,8 @@ impl Qp {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let mut batch = RxBatch::new(incoming.vector());
+        let vector = Vector::new();
+        let mut batch = RxBatch::new(&vector);
         batch.deliver(this, incoming, rcu);
         batch.finish();
     }

@@ -128,7 +128,7 @@ impl Qp {
             H::on_round_end(qp);
         }
         if round.fatal || lost {
-            Self::enter_error(this);
+            Self::enter_error(this, path::BATCHES);
         }
         Self::report_events(this);
         if round.blocked {
@@ -186,7 +186,7 @@ impl Qp {
             (None, _) => {}
         }
         if outcome.fatal || lost {
-            Self::enter_error(this);
+            Self::enter_error(this, path::BATCHES);
         }
     }
 
@@ -315,15 +315,10 @@ impl Qp {
         }
     }
 
-    /// Enters the Error state: sends pending ACKs and responses, and completes all outstanding work
-    /// requests as flushed, in order. May be called from any context except hard interrupts.
-    pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
-        Self::enter_error_within(this, path::BATCHES);
-    }
-
-    /// Enters the Error state. Sends at most `batches` batches of pending ACKs and responses. See
-    /// [`Qp::enter_error`].
-    pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
+    /// Enters the Error state: sends pending ACKs and responses, in at most `batches` batches, and
+    /// completes all outstanding work requests as flushed, in order. May be called from any context
+    /// except hard interrupts.
+    pub(super) fn enter_error(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = arc_borrow_ref(this);
         let failed = qp.state.fail();
 

@@ -59,7 +59,7 @@ pub(crate) struct LoopbackPacket<'a> {
     pub(super) batch: &'a LoopbackBatch,
     payload: ResolvedPayload<'a>,
     /// SIMD context for copying.
-    pub(crate) vector: &'a Vector,
+    vector: &'a Vector,
 }
 
 /// Location of a packet's payload at delivery.

@@ -213,21 +213,17 @@ impl RxPacket<'_> {
 impl<'a> RxPacket<'a> {
     /// Returns a packet of the network stack, or a burst that starts with it.
     #[inline]
-    pub(crate) fn of(packet: &'a Packet, datagram: Datagram<'a>, now: u64) -> Self {
+    pub(crate) fn of(
+        packet: &'a Packet,
+        datagram: Datagram<'a>,
+        netdev: Option<&'a NetDevice>,
+        now: u64,
+    ) -> Self {
         Self {
             packet,
             source: PacketSource::Datagram(datagram),
-            netdev: None,
+            netdev,
             now,
-        }
-    }
-
-    /// Sets the network device that received the packet.
-    #[inline]
-    pub(crate) fn received_by(self, netdev: &'a NetDevice) -> Self {
-        Self {
-            netdev: Some(netdev),
-            ..self
         }
     }
 
@@ -246,15 +242,6 @@ impl<'a> RxPacket<'a> {
         }
     }
 
-    /// Returns the SIMD context for copying the payload.
-    #[inline]
-    pub(crate) fn vector(&self) -> &'a Vector {
-        match &self.source {
-            PacketSource::Datagram(datagram) => datagram.vector(),
-            PacketSource::Loopback(loopback) => loopback.vector,
-        }
-    }
-
     /// Calls `f` with a packet that was verified and buffered before.
     pub(crate) fn with_kept<R>(
         kept: &KeptDatagram,
@@ -264,7 +251,7 @@ impl<'a> RxPacket<'a> {
     ) -> Option<R> {
         let datagram = kept.datagram(vector);
         let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&RxPacket::of(&packet, datagram, now)))
+        Some(f(&RxPacket::of(&packet, datagram, None, now)))
     }
 }
 
