@@ -4,7 +4,7 @@
 
 use super::{
     responder::{Resource, Responder},
-    service, Qp, QpHandle,
+    Qp, QpHandle,
 };
 use crate::{
     limits,
@@ -21,7 +21,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{Mtu, Service};
+use rrxe_core::Mtu;
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -173,7 +173,7 @@ fn mtu(
     mask: QpAttrMask,
     next: QpState,
 ) -> Result<Option<Mtu>> {
-    let bytes = if service(qp.qp_type) == Service::Ud {
+    let bytes = if !qp.qp_type.is_connected() {
         if next != QpState::Rtr {
             return Ok(None);
         }

@@ -530,7 +530,7 @@ impl WorkData<'_> {
         let Payload::Send { offset, len } = packet.payload else {
             return None;
         };
-        if super::service(self.qp.qp_type) == Service::Ud {
+        if !self.qp.qp_type.is_connected() {
             return None;
         }
         Some((self.segments(slot).ok()?, offset, len))
@@ -576,7 +576,7 @@ impl RequesterEnv for Env<'_> {
         }
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
-        if super::service(work.qp.qp_type) == Service::Ud {
+        if !work.qp.qp_type.is_connected() {
             let handles = &work.qp.device.tables.addresses;
             let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == work.qp.pd);

@@ -37,19 +37,15 @@ pub(crate) struct HalfWork {
     pub(super) outcome: Outcome,
 }
 
-/// A locked half that receives packets.
-struct ReceivingHalf<'a, H: Half> {
-    half: Locked<'a, H>,
-    /// The packets come from the peer: all packets of a batch have the same addresses.
-    from_peer: bool,
-    /// It is not proven that the peer's GSO packets arrive unmodified.
-    unproven: bool,
-}
-
 /// The state of a half in a batch.
 pub(crate) struct BatchHalf<'a, H: Half> {
     /// At most one half is locked at a time.
-    locked: Option<ReceivingHalf<'a, H>>,
+    locked: Option<Locked<'a, H>>,
+    /// If it is locked: the packets come from the peer. All packets of a batch have the same
+    /// addresses.
+    from_peer: bool,
+    /// If it is locked: it is not proven that the peer's GSO packets arrive unmodified.
+    unproven: bool,
     work: HalfWork,
 }
 
@@ -57,6 +53,8 @@ impl<H: Half> Default for BatchHalf<'_, H> {
     fn default() -> Self {
         Self {
             locked: None,
+            from_peer: false,
+            unproven: false,
             work: HalfWork::default(),
         }
     }
@@ -66,7 +64,7 @@ impl<H: Half> BatchHalf<'_, H> {
     /// Unlocks the half, if it is locked. [`RxBatch::finish`] locks it again if it has something to
     /// send.
     fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
-        if let Some(ReceivingHalf { half, .. }) = self.locked.take() {
+        if let Some(half) = self.locked.take() {
             // A packet that was discarded starts no round.
             self.work.outcome.transmit |= self.work.any && half.wants_round();
             Qp::unlock(qp, half);
@@ -75,8 +73,7 @@ impl<H: Half> BatchHalf<'_, H> {
 
     /// Finishes the deferred work, and unlocks the half.
     fn finish(&mut self, qp: ArcBorrow<'_, Qp>) {
-        let locked = self.locked.take().map(|receiving| receiving.half);
-        H::finish(qp, locked, take(&mut self.work));
+        H::finish(qp, self.locked.take(), take(&mut self.work));
     }
 }
 
@@ -135,7 +132,7 @@ impl<'a> RxBatch<'a> {
         &mut self,
         qp: ArcBorrow<'a, Qp>,
         incoming: &RxPacket<'_>,
-    ) -> Option<(&mut ReceivingHalf<'a, H>, &mut HalfWork)> {
+    ) -> &mut BatchHalf<'a, H> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
             let mut half = Locked::<H>::new(arc_borrow_ref(qp));
@@ -147,14 +144,11 @@ impl<'a> RxBatch<'a> {
             if from_peer {
                 half.on_batch(incoming);
             }
-            H::of_batch(self).locked = Some(ReceivingHalf {
-                half,
-                from_peer,
-                unproven,
-            });
+            let state = H::of_batch(self);
+            (state.from_peer, state.unproven) = (from_peer, unproven);
+            state.locked = Some(half);
         }
-        let BatchHalf { locked, work } = H::of_batch(self);
-        Some((locked.as_mut()?, work))
+        H::of_batch(self)
     }
 
     fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
@@ -178,16 +172,12 @@ impl<'a> RxBatch<'a> {
 
     #[inline]
     fn burst_of<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
-        let Some((
-            ReceivingHalf {
-                half, from_peer, ..
-            },
-            _,
-        )) = self.lock::<H>(qp, incoming)
-        else {
+        let state = self.lock::<H>(qp, incoming);
+        let from_peer = state.from_peer;
+        let Some(half) = state.locked.as_mut().filter(|_| from_peer) else {
             return 1;
         };
-        if *from_peer && half.reorder_buffer().is_empty() {
+        if half.reorder_buffer().is_empty() {
             half.accepts_burst(incoming.packet)
         } else {
             1
@@ -224,22 +214,21 @@ impl<'a> RxBatch<'a> {
         rcu: &rcu::Guard,
     ) {
         let vector = self.vector;
-        let accepts = |receiving: &ReceivingHalf<'_, H>| {
-            receiving.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected()
-        };
-        let Some((receiving, work)) = self
-            .lock::<H>(qp, incoming)
-            .filter(|(receiving, _)| accepts(receiving))
-        else {
-            qp.count(Counter::Discarded);
+        let state = self.lock::<H>(qp, incoming);
+        let is_accepted = state.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected();
+        let (Some(half), work) = (&mut state.locked, &mut state.work) else {
             return;
         };
-        let half = &mut *receiving.half;
-        if receiving.unproven {
+        if !is_accepted {
+            qp.count(Counter::Discarded);
+            return;
+        }
+        if state.unproven {
             if let Some(path) = &half.tx().path {
                 incoming.update_proof(&path.elision);
             }
         }
+        let half: &mut H = half;
         let cnp = PendingCnp::of(incoming, half);
         half.expire_buffered(incoming.now);
         let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
