@@ -184,6 +184,7 @@ fn service(qp_type: QpType) -> Service {
 /// Context of an event that is handled while a side is locked.
 #[derive(Clone, Copy)]
 pub(crate) struct EventCtx<'a> {
+    pub(crate) qp: &'a Qp,
     /// The RCU read lock that protects lookups of tables and regions.
     pub(crate) rcu: &'a rcu::Guard,
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -237,12 +238,11 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// buffered.
     fn accepts_burst(&self, packet: &Packet) -> u32;
 
-    /// Handles a packet.
+    /// Handles a packet: `ctx.incoming`.
     fn handle_packet(
         &mut self,
-        qp: &Qp,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome;
 
@@ -253,14 +253,16 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// `taken` tells whether buffered packets were handled.
     fn on_buffered(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         taken: bool,
         completions: &mut PendingCompletions,
     ) -> Outcome;
 
     /// Drops the packets that were buffered for too long.
-    fn expire_buffered(&mut self, now: u64);
+    #[inline]
+    fn expire_buffered(&mut self, now: u64) {
+        self.reorder_buffer().expire(now);
+    }
 
     /// Returns the time of the next timeout, if there is one.
     fn next_timeout(&self) -> Option<u64>;
@@ -268,7 +270,6 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Handles a timeout, if it is due.
     fn handle_timeout(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome;

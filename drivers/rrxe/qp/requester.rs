@@ -242,38 +242,30 @@ impl SendSide {
     #[inline]
     pub(super) fn with<R>(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
-        let TxState {
-            path,
-            source_port,
-            transport,
-            long_gso,
-        } = &mut self.tx;
+        let tx = &mut self.tx;
         let mut env = Env {
             work: WorkData {
-                qp,
                 ctx,
                 segments: &self.segments,
                 inline: &self.inline,
             },
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(qp, long_gso),
+            transmitter: Transmitter::new(ctx.qp, &mut tx.long_gso),
             completions,
         };
         if let Some(batch) = batch {
-            let (last, requester) = (*transport, &self.requester);
+            let (last, requester) = (tx.transport, &self.requester);
             let select = || {
-                let is_idle = qp.is_reliable() && !requester.has_unacknowledged();
-                last.select(qp, requester.dest_qpn(), is_idle, ctx.rcu)
+                let is_idle = ctx.qp.is_reliable() && !requester.has_unacknowledged();
+                last.select(ctx.qp, requester.dest_qpn(), is_idle, ctx.rcu)
             };
-            *transport = env
-                .transmitter
-                .open_batch(batch, path, *source_port, ctx.rcu, select);
+            let transmitter = &mut env.transmitter;
+            tx.transport = transmitter.open_batch(batch, &tx.path, tx.source_port, ctx.rcu, select);
         }
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.transmitter.finish();
@@ -364,13 +356,11 @@ impl Half for SendSide {
     #[inline]
     fn handle_packet(
         &mut self,
-        qp: &Qp,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
-        let ctx = EventCtx::of(incoming, rcu);
-        self.with(qp, ctx, None, completions, |requester, slots, env| {
+        self.with(ctx, None, completions, |requester, slots, env| {
             requester.handle_packet(slots, incoming.now, incoming.packet, env)
         })
     }
@@ -383,20 +373,14 @@ impl Half for SendSide {
 
     fn on_buffered(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         _taken: bool,
         completions: &mut PendingCompletions,
     ) -> Outcome {
         let left = !self.reorder_buffer.is_empty();
-        self.with(qp, ctx, None, completions, |requester, slots, env| {
+        self.with(ctx, None, completions, |requester, slots, env| {
             requester.on_buffered(slots, ctx.now, left, env)
         })
-    }
-
-    #[inline]
-    fn expire_buffered(&mut self, now: u64) {
-        self.reorder_buffer.expire(now);
     }
 
     #[inline]
@@ -411,7 +395,6 @@ impl Half for SendSide {
 
     fn handle_timeout(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
@@ -419,8 +402,8 @@ impl Half for SendSide {
         if self.next_timeout().is_none_or(|at| at > ctx.now) {
             return Outcome::default();
         }
-        let outcome = self.with(qp, ctx, None, completions, |requester, slots, env| {
-            if qp.local.is_waiting() {
+        let outcome = self.with(ctx, None, completions, |requester, slots, env| {
+            if ctx.qp.local.is_waiting() {
                 requester.restart_timers(ctx.now);
             }
             requester.handle_timeout(slots, ctx.now, env)
@@ -440,7 +423,7 @@ impl Half for SendSide {
     #[inline]
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
         let rcu = rcu::read_lock();
-        let ctx = EventCtx::now(&rcu);
+        let ctx = EventCtx::now(qp, &rcu);
         let acknowledgement = self.take_delayed_ack(qp, round, ctx.now);
         let mut idle = true;
         match self.fetch(qp) {
@@ -452,22 +435,16 @@ impl Half for SendSide {
         }
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let mut blocked = false;
-        let progress = self.with(
-            qp,
-            ctx,
-            Some(batch),
-            completions,
-            |requester, slots, env| {
-                let budget = limits::path::BATCH.min(env.transmitter.room);
-                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
-                blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
-                if let Some(packet) = &acknowledgement {
-                    // If the ACK can't be sent it is lost, and the peer asks again.
-                    let _ = env.transmitter.send(packet, |_| Ok(()));
-                }
-                progress
-            },
-        );
+        let progress = self.with(ctx, Some(batch), completions, |requester, slots, env| {
+            let budget = limits::path::BATCH.min(env.transmitter.room);
+            let progress = requester.poll_transmit(slots, ctx.now, budget, env);
+            blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
+            if let Some(packet) = &acknowledgement {
+                // If the ACK can't be sent it is lost, and the peer asks again.
+                let _ = env.transmitter.send(packet, |_| Ok(()));
+            }
+            progress
+        });
         round.ack_sent = acknowledgement.is_some() && progress.sent != 0;
         round.blocked = blocked;
         round.fatal |= progress.fatal;
@@ -503,7 +480,6 @@ pub(crate) struct Env<'a> {
 /// Access to the data of a queue pair's work requests.
 #[derive(Clone, Copy)]
 struct WorkData<'a> {
-    qp: &'a Qp,
     ctx: EventCtx<'a>,
     segments: &'a SlotArrays<Sge>,
     inline: &'a SlotArrays<u8>,
@@ -517,9 +493,9 @@ impl WorkData<'_> {
         };
         let list = self.segments.get(slot.local.index, n);
         Ok(Segments {
-            mrs: &self.qp.device.tables.mrs,
+            mrs: &self.ctx.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
-            pd: self.qp.pd,
+            pd: self.ctx.qp.pd,
             list: list.ok_or(Fault::Malformed)?,
         })
     }
@@ -530,7 +506,7 @@ impl WorkData<'_> {
         let Payload::Send { offset, len } = packet.payload else {
             return None;
         };
-        if !self.qp.qp_type.is_connected() {
+        if !self.ctx.qp.qp_type.is_connected() {
             return None;
         }
         Some((self.segments(slot).ok()?, offset, len))
@@ -576,12 +552,12 @@ impl RequesterEnv for Env<'_> {
         }
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
-        if !work.qp.qp_type.is_connected() {
-            let handles = &work.qp.device.tables.addresses;
+        if !work.ctx.qp.qp_type.is_connected() {
+            let handles = &work.ctx.qp.device.tables.addresses;
             let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
-            let ah = ah.filter(|ah| ah.pd == work.qp.pd);
+            let ah = ah.filter(|ah| ah.pd == work.ctx.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
-            let port = || path.info.udp_source_port(work.qp.number, 0);
+            let port = || path.info.udp_source_port(work.ctx.qp.number, 0);
             self.transmitter.set_path(path, port, work.ctx.rcu);
         }
         self.transmitter.send(packet, gather)
@@ -625,7 +601,7 @@ impl RequesterEnv for Env<'_> {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
-        self.work.qp.count_completion(
+        self.work.ctx.qp.count_completion(
             completion.status,
             Counter::RequesterErrors,
             Counter::RequesterFlushes,
@@ -637,7 +613,7 @@ impl RequesterEnv for Env<'_> {
             wr_id: slot.local.wr_id,
             timestamp: self.work.ctx.now,
             byte_len: completion.byte_len,
-            qp_num: self.work.qp.number,
+            qp_num: self.work.ctx.qp.number,
             status: completion.status as u8,
             opcode: completion.op.wc_opcode(),
             vendor_err: completion.vendor_err,
@@ -645,11 +621,11 @@ impl RequesterEnv for Env<'_> {
             ..Cqe::default()
         };
         self.completions
-            .push(&self.work.qp.send_cq, &cqe, self.work.qp, false);
+            .push(&self.work.ctx.qp.send_cq, &cqe, self.work.ctx.qp, false);
     }
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
-        let WorkData { qp, ctx, .. } = self.work;
+        let ctx @ EventCtx { qp, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
         match slot.op {
             SendOp::LocalInv => mrs.invalidate(ctx.rcu, by, slot.imm_or_key),

@@ -136,30 +136,23 @@ impl RecvSide {
     #[inline]
     pub(super) fn with<R>(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
-        let TxState {
-            path,
-            source_port,
-            transport,
-            long_gso,
-        } = &mut self.tx;
+        let tx = &mut self.tx;
         let mut env = Env {
-            qp,
             ctx,
             current: &mut self.current,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(qp, long_gso),
+            transmitter: Transmitter::new(ctx.qp, &mut tx.long_gso),
             completions,
         };
         if let Some(batch) = batch {
-            env.transmitter
-                .open_batch(batch, path, *source_port, ctx.rcu, || *transport);
+            let (transmitter, last) = (&mut env.transmitter, tx.transport);
+            transmitter.open_batch(batch, &tx.path, tx.source_port, ctx.rcu, || last);
         }
         let result = f(&mut self.responder, &mut env);
         env.transmitter.finish();
@@ -169,12 +162,7 @@ impl RecvSide {
     /// Completes all receive work requests as flushed, and asks the consumer to ring the doorbell
     /// for new ones (Error state). Work requests of a shared receive queue stay there for other
     /// queue pairs, except for the one that this queue pair has taken (J-15).
-    pub(crate) fn flush(
-        &mut self,
-        qp: &Qp,
-        ctx: EventCtx<'_>,
-        completions: &mut PendingCompletions,
-    ) {
+    pub(crate) fn flush(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) {
         let flushed = RecvCompletion {
             status: Status::WrFlush,
             opcode: RecvOpcode::Recv,
@@ -185,7 +173,7 @@ impl RecvSide {
             src_qp: 0,
             pkey: 0,
         };
-        self.with(qp, ctx, None, completions, |responder, env| {
+        self.with(ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
                 consumer.want_doorbell(true);
@@ -270,14 +258,12 @@ impl Half for RecvSide {
     #[inline]
     fn handle_packet(
         &mut self,
-        qp: &Qp,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
-        let expected = self.responder.expected_psn();
-        let ctx = EventCtx::of(incoming, rcu);
-        let mut outcome = self.with(qp, ctx, None, completions, |responder, env| {
+        let (qp, expected) = (ctx.qp, self.responder.expected_psn());
+        let mut outcome = self.with(ctx, None, completions, |responder, env| {
             responder.handle_packet(incoming.now, incoming.packet, env)
         });
         if self.responder.expected_psn() != expected {
@@ -296,7 +282,6 @@ impl Half for RecvSide {
 
     fn on_buffered(
         &mut self,
-        _qp: &Qp,
         _ctx: EventCtx<'_>,
         taken: bool,
         _completions: &mut PendingCompletions,
@@ -322,7 +307,6 @@ impl Half for RecvSide {
 
     fn handle_timeout(
         &mut self,
-        _qp: &Qp,
         ctx: EventCtx<'_>,
         _completions: &mut PendingCompletions,
     ) -> Outcome {
@@ -332,10 +316,10 @@ impl Half for RecvSide {
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
         let rcu = rcu::read_lock();
-        let ctx = EventCtx::now(&rcu);
+        let ctx = EventCtx::now(qp, &rcu);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let mut blocked = false;
-        let progress = self.with(qp, ctx, Some(batch), completions, |responder, env| {
+        let progress = self.with(ctx, Some(batch), completions, |responder, env| {
             let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
             blocked = progress.more && env.transmitter.room == 0;
             progress
@@ -343,7 +327,7 @@ impl Half for RecvSide {
         // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
         // are sent before the flush discards them.
         if qp.state() == QpState::Error && !progress.more {
-            self.flush(qp, ctx, completions);
+            self.flush(ctx, completions);
         }
         if self.responder.is_throttled() {
             qp.count(Counter::Throttled);
@@ -356,7 +340,6 @@ impl Half for RecvSide {
 
 /// The responder's environment.
 pub(crate) struct Env<'a> {
-    qp: &'a Qp,
     ctx: EventCtx<'a>,
     current: &'a mut Current,
     guesses: &'a mut Guesses,
@@ -370,28 +353,28 @@ impl Env<'_> {
         if self.current.malformed {
             return Err(Fault::Malformed);
         }
-        let srq = self.current.srq.as_ref().or(self.qp.srq.as_ref());
+        let srq = self.current.srq.as_ref().or(self.ctx.qp.srq.as_ref());
         let list = self.current.segments.get(..self.current.num_sge);
         Ok(Segments {
-            mrs: &self.qp.device.tables.mrs,
+            mrs: &self.ctx.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
-            pd: srq.map_or(self.qp.pd, |srq| srq.pd),
+            pd: srq.map_or(self.ctx.qp.pd, |srq| srq.pd),
             list: list.ok_or(Fault::Malformed)?,
         })
     }
 
     /// XRC: returns the shared receive queue that the current packet names.
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
-        let domain = self.qp.xrc_domain.ok_or(Fault::Protection)?;
-        let srq = self.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
+        let domain = self.ctx.qp.xrc_domain.ok_or(Fault::Protection)?;
+        let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
         srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
     }
 
     /// Returns the protection domain that the peer's accesses are checked against. For XRC it is
     /// the domain of the shared receive queue that each request names (IBA A14).
     fn remote_pd(&self) -> Result<PdId, Fault> {
-        if self.qp.xrc_domain.is_none() {
-            return Ok(self.qp.pd);
+        if self.ctx.qp.xrc_domain.is_none() {
+            return Ok(self.ctx.qp.pd);
         }
         let incoming = self.ctx.incoming.ok_or(Fault::Protection)?;
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd)
@@ -407,7 +390,7 @@ impl Env<'_> {
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
-        let (mrs, by) = (&self.qp.device.tables.mrs, self.qp.keys(pd));
+        let (mrs, by) = (&self.ctx.qp.device.tables.mrs, self.ctx.qp.keys(pd));
         mrs.remote(self.ctx.rcu, by, rkey, va, len, wants)
     }
 }
@@ -416,7 +399,7 @@ impl ResponderEnv for Env<'_> {
     type Domain = PdId;
 
     fn fetch_recv(&mut self) -> Option<RecvRequest> {
-        if let Some(srq) = &self.qp.srq {
+        if let Some(srq) = &self.ctx.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         }
         let consumer = self.consumer.as_mut()?;
@@ -449,7 +432,7 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<PdId, Fault> {
         let pd = self.remote_pd()?;
-        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
+        if self.ctx.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
             return Err(Fault::Protection);
         }
         if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
@@ -488,17 +471,17 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
-        let mrs = &self.qp.device.tables.mrs;
+        let mrs = &self.ctx.qp.device.tables.mrs;
         mrs.flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        let mrs = &self.qp.device.tables.mrs;
-        mrs.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
+        let mrs = &self.ctx.qp.device.tables.mrs;
+        mrs.invalidate(self.ctx.rcu, self.ctx.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
-        self.qp.count_completion(
+        self.ctx.qp.count_completion(
             completion.status,
             Counter::ResponderErrors,
             Counter::ResponderFlushes,
@@ -507,7 +490,7 @@ impl ResponderEnv for Env<'_> {
             wr_id: self.current.wr_id,
             timestamp: self.ctx.now,
             byte_len: completion.byte_len,
-            qp_num: self.qp.number,
+            qp_num: self.ctx.qp.number,
             src_qp: completion.src_qp,
             status: completion.status as u8,
             opcode: completion.opcode as u8,
@@ -525,7 +508,8 @@ impl ResponderEnv for Env<'_> {
         if completion.solicited {
             cqe.flags |= CQE_SOLICITED;
         }
-        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.qp.qp_type) {
+        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.ctx.qp.qp_type)
+        {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
@@ -546,7 +530,7 @@ impl ResponderEnv for Env<'_> {
             consumer.retire();
         }
         // XRC: the shared receive queue determines the completion queue.
-        let (srq, qp, solicited) = (self.current.srq.take(), self.qp, completion.solicited);
+        let (srq, qp, solicited) = (self.current.srq.take(), self.ctx.qp, completion.solicited);
         match &srq {
             Some(srq) => self.completions.push_to(srq, &cqe, qp, solicited),
             None => self.completions.push(&qp.recv_cq, &cqe, qp, solicited),
@@ -555,12 +539,12 @@ impl ResponderEnv for Env<'_> {
 
     fn event(&mut self, event: ResponderEvent) {
         match event {
-            ResponderEvent::CommEstablished => self.qp.raise(QpEvent::CommunicationEstablished),
-            ResponderEvent::AccessError => self.qp.raise(QpEvent::AccessError),
-            ResponderEvent::RequestError => self.qp.raise(QpEvent::RequestError),
-            ResponderEvent::Fatal => self.qp.raise(QpEvent::Fatal),
-            ResponderEvent::PkeyViolation => self.qp.device.count_bad_pkeys(1),
-            ResponderEvent::QkeyViolation => self.qp.device.count_bad_qkey(),
+            ResponderEvent::CommEstablished => self.ctx.qp.raise(QpEvent::CommunicationEstablished),
+            ResponderEvent::AccessError => self.ctx.qp.raise(QpEvent::AccessError),
+            ResponderEvent::RequestError => self.ctx.qp.raise(QpEvent::RequestError),
+            ResponderEvent::Fatal => self.ctx.qp.raise(QpEvent::Fatal),
+            ResponderEvent::PkeyViolation => self.ctx.qp.device.count_bad_pkeys(1),
+            ResponderEvent::QkeyViolation => self.ctx.qp.device.count_bad_qkey(),
         }
     }
 
@@ -586,7 +570,11 @@ impl ResponderEnv for Env<'_> {
         let Payload::Read { rkey, va, len } = packet.payload else {
             return (0, Err(TxError::RemoteAccess));
         };
-        let (mrs, rcu, by) = (&self.qp.device.tables.mrs, self.ctx.rcu, self.qp.keys(pd));
+        let (mrs, rcu, by) = (
+            &self.ctx.qp.device.tables.mrs,
+            self.ctx.rcu,
+            self.ctx.qp.keys(pd),
+        );
         let reference = |whole: u32| {
             let reference = Reference::to_read(pd, rkey, va);
             let pinned = mrs.pinned(rcu, &reference, whole.into());

@@ -231,7 +231,8 @@ impl<'a> RxBatch<'a> {
         let half: &mut H = half;
         let cnp = PendingCnp::of(incoming, half);
         half.expire_buffered(incoming.now);
-        let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
+        let mut ctx = EventCtx::of(&qp, incoming, rcu);
+        let mut outcome = half.handle_packet(incoming, ctx, &mut work.completions);
         // The core is also told if the buffer has become empty: of two packets with one PSN that
         // differ, none is kept.
         let mut has_buffered = !half.reorder_buffer().is_empty();
@@ -241,11 +242,8 @@ impl<'a> RxBatch<'a> {
             has_buffered |= !half.reorder_buffer().is_empty();
         }
         if has_buffered {
-            let ctx = EventCtx {
-                incoming: None,
-                ..EventCtx::of(incoming, rcu)
-            };
-            outcome.merge(deliver_buffered(half, &qp, ctx, vector, work));
+            ctx.incoming = None;
+            outcome.merge(deliver_buffered(half, ctx, vector, work));
         }
         if outcome.sqe {
             qp.state.fail_send_queue();
@@ -298,7 +296,6 @@ impl<'a> RxBatch<'a> {
 #[cold]
 fn deliver_buffered<H: Half>(
     half: &mut H,
-    qp: &Qp,
     ctx: EventCtx<'_>,
     vector: &Vector,
     work: &mut HalfWork,
@@ -307,7 +304,8 @@ fn deliver_buffered<H: Half>(
     while let Some(kept) = half.next_buffered() {
         taken = true;
         let handled = RxPacket::with_kept(&kept, vector, ctx.now, |again| {
-            let outcome = half.handle_packet(qp, again, ctx.rcu, &mut work.completions);
+            let ctx = EventCtx::of(ctx.qp, again, ctx.rcu);
+            let outcome = half.handle_packet(again, ctx, &mut work.completions);
             (again.packet.psn(), outcome)
         });
         let Some((psn, more)) = handled else {
@@ -322,7 +320,7 @@ fn deliver_buffered<H: Half>(
             kept.consume();
         }
     }
-    outcome.merge(half.on_buffered(qp, ctx, taken, &mut work.completions));
+    outcome.merge(half.on_buffered(ctx, taken, &mut work.completions));
     outcome
 }
 

@@ -45,8 +45,9 @@ const EVENTS: [QpEvent; 6] = [
 
 impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
-    pub(super) fn now(rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn now(qp: &'a Qp, rcu: &'a rcu::Guard) -> Self {
         Self {
+            qp,
             rcu,
             now: monotonic_ns(),
             incoming: None,
@@ -54,8 +55,9 @@ impl<'a> EventCtx<'a> {
     }
 
     /// Returns the context of a received packet.
-    pub(super) fn of(incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn of(qp: &'a Qp, incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
         Self {
+            qp,
             rcu,
             now: incoming.now,
             incoming: Some(incoming),
@@ -272,7 +274,7 @@ impl Qp {
                 let is_last = left == 0 || !(round.more || round.blocked);
                 if is_last {
                     let rcu = rcu::read_lock();
-                    end(&mut side, EventCtx::now(&rcu), &mut round.completions);
+                    end(&mut side, EventCtx::now(qp, &rcu), &mut round.completions);
                     // The side may have been reset.
                     side.before = *side.counters();
                 }
@@ -325,14 +327,14 @@ impl Qp {
         let mut completions = PendingCompletions::default();
         {
             let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(&rcu);
+            let ctx = EventCtx::now(qp, &rcu);
             let mut side = Locked::<SendSide>::new(qp);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
                 side.end_stream(qp);
-                side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
+                side.with(ctx, None, &mut completions, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
             }
@@ -343,7 +345,7 @@ impl Qp {
         Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
-                side.flush(qp, ctx, completions);
+                side.flush(ctx, completions);
             }
         });
         if failed && qp.srq.is_some() {
@@ -386,10 +388,6 @@ impl Qp {
 impl SerialTask<SEND_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
 
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
-
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::round::<SendSide>(this)
     }
@@ -397,10 +395,6 @@ impl SerialTask<SEND_WORK> for Qp {
 
 impl SerialTask<RECV_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
-
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
 
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::round::<RecvSide>(this)
@@ -439,8 +433,8 @@ impl Qp {
         let mut half = Locked::<H>::new(qp);
         {
             let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(&rcu);
-            work.outcome = half.handle_timeout(qp, ctx, &mut work.completions);
+            let ctx = EventCtx::now(qp, &rcu);
+            work.outcome = half.handle_timeout(ctx, &mut work.completions);
         }
         // Before the half fills a batch: packets after a timeout have ICRCs (`SendSide::count`).
         half.count();

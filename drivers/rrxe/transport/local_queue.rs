@@ -26,7 +26,7 @@ use kernel::{
 use linux_rdma::{
     impl_has_serial_work,
     net::{QueueLimit, TxOwner},
-    sync::{lock_irqsave, SerialQueue, SerialTask, SerialWork},
+    sync::{lock_irqsave, SerialTask, SerialWork},
 };
 
 /// Smallest limit of queued packets.
@@ -96,10 +96,6 @@ impl LocalQueue {
 }
 
 impl SerialTask for LocalQueue {
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
-
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         let Some(qp) = this.next() else {
             return false;
