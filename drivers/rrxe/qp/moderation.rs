@@ -117,8 +117,8 @@ impl Stream {
         self.several |= fetched.count >= 2;
     }
 
-    /// Returns whether enough was found since the last poll. A program that waits for each message
-    /// posts one at a time. A few large messages take as long to send as many small ones.
+    /// Returns whether enough was found since the last poll: several small messages, or few large
+    /// ones. A program that waits for each message posts one at a time.
     fn has_found_enough(&self) -> bool {
         (self.several || self.several_before)
             && (self.count >= MIN_STREAM_REQUESTS || self.bytes >= MAX_STREAM_MESSAGE)

@@ -13,13 +13,6 @@
 //!
 //! By writing to its rings a program can only keep the thread busy, as it could keep itself busy
 //! with system calls: polling a ring costs at most as much as a system call.
-//!
-//! | owner | owned |
-//! |---|---|
-//! | ib_core's context | the [`Poller`]: the thread, which ends with it |
-//! | ib_core's queue pair | its [`PollRegistration`]: the thread, to wake it |
-//! | the thread | the [`PollSet`] |
-//! | [`PollSet`] | queue pairs, until their destruction removes them |
 
 use super::Qp;
 use crate::{
@@ -39,7 +32,7 @@ use linux_rdma::{
     time::monotonic_ns,
 };
 
-/// The poll mode of a context.
+/// The poll mode of a context: the thread, which ends with it.
 pub(crate) struct Poller(Arc<UserThread<PollSet>>);
 
 impl Poller {
@@ -88,7 +81,8 @@ impl Poller {
     }
 }
 
-/// The registration of a queue pair with the poll thread of its context.
+/// The registration of a queue pair with the poll thread of its context. Ends at the latest when it
+/// is dropped.
 pub(crate) struct PollRegistration {
     thread: Arc<UserThread<PollSet>>,
     qp: Arc<Qp>,

@@ -625,10 +625,10 @@ impl RequesterEnv for Env<'_> {
     }
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
-        let ctx @ EventCtx { qp, .. } = self.work.ctx;
+        let EventCtx { qp, rcu, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
         match slot.op {
-            SendOp::LocalInv => mrs.invalidate(ctx.rcu, by, slot.imm_or_key),
+            SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
             SendOp::BindMw => {
                 let to = Bind {
                     rkey: slot.rkey_or_qkey,
@@ -637,7 +637,7 @@ impl RequesterEnv for Env<'_> {
                     length: slot.compare_add,
                     access: slot.swap,
                 };
-                mrs.bind(ctx.rcu, by, to)
+                mrs.bind(rcu, by, to)
             }
             SendOp::RegMr => {
                 let to = FastRegister {
@@ -646,7 +646,7 @@ impl RequesterEnv for Env<'_> {
                     length: slot.compare_add,
                     access: slot.swap,
                 };
-                mrs.fast_register(ctx.rcu, by, to)
+                mrs.fast_register(rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }

@@ -3,7 +3,7 @@
 //! Copies payload from and to the data segments of a work request.
 
 use crate::{
-    ring::abi::Sge,
+    ring::{abi::Sge, wqe},
     transport::rx_packet::RxPacket,
     verbs::{
         mr::{MrTable, Reference, Span},
@@ -24,41 +24,6 @@ pub(crate) struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the `len` bytes
-    /// from `offset` on. Returns `Fault::Malformed` if the list is too short.
-    fn for_each(
-        &self,
-        offset: u32,
-        len: usize,
-        mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        let mut skip = offset;
-        let mut done = 0usize;
-        for segment in self.list {
-            if done == len {
-                return Ok(());
-            }
-            if skip >= segment.length {
-                skip = skip.wrapping_sub(segment.length);
-                continue;
-            }
-            let addr = segment
-                .addr
-                .checked_add(skip.into())
-                .ok_or(Fault::Protection)?;
-            let left = u32::try_from(len.wrapping_sub(done)).map_err(|_| Fault::Malformed)?;
-            let n = left.min(segment.length.wrapping_sub(skip));
-            f(segment.lkey, addr, done, n)?;
-            done = done.wrapping_add(n as usize);
-            skip = 0;
-        }
-        if done == len {
-            Ok(())
-        } else {
-            Err(Fault::Malformed)
-        }
-    }
-
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
     pub(crate) fn gather(
         &self,
@@ -66,18 +31,18 @@ impl Segments<'_> {
         len: u32,
         to: &mut PacketWriter<'_>,
     ) -> Result<(), Fault> {
-        self.for_each(offset, len as usize, |lkey, addr, _, n| {
+        wqe::for_each_piece(self.list, offset, len as usize, |lkey, addr, _, n| {
             self.mrs
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
                 .read(0, n, to)
         })
     }
 
-    /// Returns the key and the address of `len` bytes from byte `offset` of the list on, if they lie
-    /// in one segment.
+    /// Returns the key and the address of `len` bytes, from byte `offset` of the list on, if they
+    /// lie in one segment.
     fn single(&self, offset: u32, len: u32) -> Option<(u32, u64)> {
         let mut found = None;
-        let result = self.for_each(offset, len as usize, |lkey, addr, _, n| {
+        let result = wqe::for_each_piece(self.list, offset, len as usize, |lkey, addr, _, n| {
             found = Some((lkey, addr));
             // Stops at the first segment if the range spans several.
             (n == len).then_some(()).ok_or(Fault::Malformed)
@@ -103,7 +68,7 @@ impl Segments<'_> {
 
     /// Copies bytes to the list, from byte `offset` on.
     pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
-        self.for_each(offset, from.len(), |lkey, addr, done, n| {
+        wqe::for_each_piece(self.list, offset, from.len(), |lkey, addr, done, n| {
             let piece = from
                 .get(done..)
                 .and_then(|f| f.get(..n as usize))
@@ -116,9 +81,14 @@ impl Segments<'_> {
 
     /// Copies the payload of a packet to the list, from byte `offset` on.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
-        self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
-            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
-            from.copy_to_span(done, n as usize, &span)
-        })
+        wqe::for_each_piece(
+            self.list,
+            offset,
+            from.payload_len(),
+            |lkey, addr, done, n| {
+                let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
+                from.copy_to_span(done, n as usize, &span)
+            },
+        )
     }
 }

@@ -187,3 +187,38 @@ pub(crate) fn total(list: &[Sge]) -> u64 {
     let lengths = list.iter().map(|segment| segment.length.into());
     lengths.fold(0, u64::saturating_add)
 }
+
+/// Calls `f` with (lkey, address, bytes done before, bytes) for each piece of the `len` bytes from
+/// `offset` on. Returns `Fault::Malformed` if the list is too short.
+pub(crate) fn for_each_piece(
+    list: &[Sge],
+    offset: u32,
+    len: usize,
+    mut f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut skip = offset;
+    let mut done = 0usize;
+    for segment in list {
+        if done == len {
+            return Ok(());
+        }
+        if skip >= segment.length {
+            skip = skip.wrapping_sub(segment.length);
+            continue;
+        }
+        let addr = segment
+            .addr
+            .checked_add(skip.into())
+            .ok_or(Fault::Protection)?;
+        let left = u32::try_from(len.wrapping_sub(done)).map_err(|_| Fault::Malformed)?;
+        let n = left.min(segment.length.wrapping_sub(skip));
+        f(segment.lkey, addr, done, n)?;
+        done = done.wrapping_add(n as usize);
+        skip = 0;
+    }
+    if done == len {
+        Ok(())
+    } else {
+        Err(Fault::Malformed)
+    }
+}

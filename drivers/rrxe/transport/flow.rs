@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the packets of a batch share: the route, the header fields, and the start of the ICRC.
+//! The route, the header fields and the start of the ICRC that the packets of a batch share.
 
 use super::path::Path;
 use crate::{config::Config, limits, verbs::device::DeviceState};

@@ -67,7 +67,7 @@ impl Transport {
     }
 }
 
-/// What a side of a queue pair keeps from one batch to the next.
+/// The state of transmission that a side of a queue pair keeps from one batch to the next.
 #[derive(Default)]
 pub(crate) struct TxState {
     /// The path to the peer of a connected queue pair.
