@@ -213,7 +213,7 @@ impl Driver for Rrxe {
     }
 
     fn query_ah(ah: &Self::Ah) -> AddressInfo {
-        *ah.path.info()
+        ah.path.info
     }
 
     fn destroy_ah(ah: &Self::Ah) {
@@ -266,8 +266,9 @@ impl Driver for Rrxe {
         let is_user = udata.is_some() || init.xrcd.is_some();
         let charge = Charge::new(&device.data().tables.quotas.queue_pairs, is_user)?;
         let pd = pd.map(|pd| &**pd);
-        let (qp, number) = qp::create::create(device, poller, pd, init, target, udata)?;
-        Ok((charge.of(qp), number))
+        let handle = qp::create::create(device, poller, pd, init, target, udata)?;
+        let number = handle.qp.number;
+        Ok((charge.of(handle), number))
     }
 
     fn modify_qp(device: &Device<Self>, qp: &Self::Qp, attr: &QpAttr, mask: QpAttrMask) -> Result {

@@ -53,8 +53,10 @@ pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
     /// Number of rounds after which other work gets its turn.
     const ROUNDS: u32 = 16;
 
-    /// Returns the queue of the work item.
-    fn queue() -> SerialQueue;
+    /// Returns the queue of the work item: a softirq by default.
+    fn queue() -> SerialQueue {
+        SerialQueue::Softirq
+    }
 
     /// Does a part of the work; `kinds` were marked since the previous round. Returns whether more
     /// is left to do.

@@ -5,15 +5,10 @@
 //! Only connected queue pairs take part. A queue pair answers a marked packet with a notification,
 //! and sends more slowly after it received one.
 
-use super::Qp;
+use super::{Half, Qp};
 use crate::{
     counters::Counter,
-    transport::{
-        congestion,
-        path::Path,
-        rx_packet::RxPacket,
-        tx::{FlowTemplate, IcrcScratch},
-    },
+    transport::{flow::FlowTemplate, path::Path, rx_packet::RxPacket, tx::single_packet},
 };
 use kernel::sync::{rcu, Arc, ArcBorrow};
 use linux_rdma::{net::TxQueue, sync::lock_bh};
@@ -33,22 +28,16 @@ pub(crate) struct PendingCnp {
 }
 
 impl PendingCnp {
-    /// Returns the notification for a received packet, if it is marked; `notification` makes the
-    /// core's part.
+    /// Returns the notification for a packet that a half has received, if it is marked.
     #[inline]
-    pub(super) fn of(
-        incoming: &RxPacket<'_>,
-        path: &Option<Arc<Path>>,
-        source_port: u16,
-        notification: impl FnOnce() -> Option<TxPacket>,
-    ) -> Option<Self> {
-        if !congestion::is_marked(incoming.tos()) {
+    pub(super) fn of<H: Half>(incoming: &RxPacket<'_>, half: &H) -> Option<Self> {
+        if !incoming.is_marked() {
             return None;
         }
         Some(Self {
-            packet: notification()?,
-            path: path.clone()?,
-            source_port,
+            packet: half.cnp(incoming.packet)?,
+            path: half.tx().path.clone()?,
+            source_port: half.tx().source_port,
             now: incoming.now,
         })
     }
@@ -68,14 +57,9 @@ impl Qp {
             if !lock_bh(&self.notification_point).marked(cnp.now, config.cnp_interval) {
                 break;
             }
-            let packet = FlowTemplate::new(&cnp.path, &self.device, cnp.source_port, rcu)
-                .map(|template| template.with_tos(NOTIFICATION))
-                .and_then(|template| {
-                    template
-                        .packet(&cnp.packet, &mut IcrcScratch::default(), |_| Ok(()))
-                        .ok()?
-                });
-            if let Some(packet) = packet {
+            let (path, port) = (&cnp.path, cnp.source_port);
+            let template = FlowTemplate::new(path, &self.device, port, NOTIFICATION, rcu);
+            if let Some(packet) = template.and_then(|t| single_packet(&t, &cnp.packet)) {
                 queue.push(packet);
             }
         }
@@ -90,23 +74,21 @@ impl Qp {
             qp.device.count_bad_pkeys(1);
             return;
         }
-        let mut react = qp.device.config.is_reaction_point && qp.qp_type.is_connected();
-        if react {
+        // Only a connected queue pair has a path (L-08).
+        let slow_down = || {
             let mut side = lock_bh(&qp.send);
-            // L-08
-            let path = side.path.as_ref();
-            react = path.is_some_and(|path| incoming.is_from_peer_of(path));
-            if react {
+            let path = side.tx.path.as_ref();
+            let is_from_peer = path.is_some_and(|path| incoming.is_from_peer_of(path));
+            if is_from_peer {
                 side.requester.on_cnp(incoming.now);
             }
-        }
-        if react {
+            is_from_peer
+        };
+        if qp.device.config.is_reaction_point && slow_down() {
             lock_bh(&qp.recv).responder.on_cnp(incoming.now);
-        }
-        qp.count(if react {
-            Counter::CnpsHandled
+            qp.count(Counter::CnpsHandled);
         } else {
-            Counter::CnpsIgnored
-        });
+            qp.count(Counter::CnpsIgnored);
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
     },
-    transport::local_queue::LocalShare,
+    transport::{local_queue::LocalShare, rx::GSI},
     verbs::{cq::Cq, device::DeviceState, mr::BinderId, pd::Pd, quota::Charged},
     Rrxe,
 };
@@ -22,6 +22,7 @@ use kernel::{
     prelude::*,
     static_lock_class,
     sync::Arc,
+    types::ScopeGuard,
 };
 use linux_rdma::{
     errno::not_supported,
@@ -33,51 +34,6 @@ use linux_rdma::{
     sync::{lock_bh, RcuArc, SerialWork, SoftTimer},
 };
 use rrxe_core::congestion::NotificationPoint;
-
-/// The number of QP1.
-const GSI: u32 = 1;
-
-/// A reserved queue pair number. Released on drop, unless a queue pair uses it.
-struct Number<'a> {
-    device: &'a DeviceState,
-    number: u32,
-    /// Its index in the table; `None` for QP1.
-    index: Option<u32>,
-}
-
-impl<'a> Number<'a> {
-    fn reserve(device: &'a DeviceState, qp_type: QpType) -> Result<Self> {
-        let (index, number) = match qp_type {
-            QpType::Gsi => (None, GSI),
-            _ => {
-                let (index, number) = device.tables.qps.reserve()?;
-                (Some(index), number)
-            }
-        };
-        Ok(Self {
-            device,
-            number,
-            index,
-        })
-    }
-
-    /// Makes the queue pair available to packets. Returns the index of its number.
-    fn publish(mut self, qp: Arc<Qp>) -> Result<Option<u32>> {
-        match self.index {
-            Some(index) => self.device.tables.qps.publish(index, qp)?,
-            None => self.device.set_gsi(Some(qp))?,
-        }
-        Ok(self.index.take())
-    }
-}
-
-impl Drop for Number<'_> {
-    fn drop(&mut self) {
-        if let Some(index) = self.index {
-            self.device.tables.qps.release(index);
-        }
-    }
-}
 
 /// Checks the attributes, and removes the queues that a queue pair of this type does not have,
 /// whatever the caller asked for.
@@ -147,18 +103,7 @@ impl Rings {
     }
 }
 
-/// Returns the receive queue, if it is not a shared one, and the number of data segments of its
-/// work requests.
-fn recv_queue(init: &QpInit<'_, Rrxe>, ring: Ring) -> (Option<Consumer>, u32) {
-    match init.srq {
-        Some(handle) => (None, handle.srq.max_sge),
-        // The receive may come from any shared receive queue.
-        None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
-        None => (Some(Consumer::new(ring)), init.cap.max_recv_sge),
-    }
-}
-
-/// Creates a queue pair, and returns it with its number.
+/// Creates a queue pair.
 pub(crate) fn create(
     device: &Device<Rrxe>,
     poller: Option<&Poller>,
@@ -166,7 +111,7 @@ pub(crate) fn create(
     init: &mut QpInit<'_, Rrxe>,
     target: Arc<QpTarget>,
     udata: Option<&mut Udata<'_>>,
-) -> Result<(QpHandle, u32)> {
+) -> Result<QpHandle> {
     check(init, udata.is_some())?;
     let rings = Rings::new(device, &mut init.cap, udata)?;
     let poster = if rings.is_user {
@@ -178,24 +123,38 @@ pub(crate) fn create(
     let ring_to_poll = poller
         .filter(|_| rings.is_user && init.qp_type != QpType::XrcTarget)
         .map(|poller| (poller, rings.send.clone()));
-    let reserved = Number::reserve(device.data(), init.qp_type)?;
-    let number = reserved.number;
+    let state = device.data();
+    let qps = &state.tables.qps;
+    let (index, number) = match init.qp_type {
+        QpType::Gsi => (None, GSI),
+        _ => {
+            let (index, number) = qps.reserve()?;
+            (Some(index), number)
+        }
+    };
+    let reserved = ScopeGuard::new(|| {
+        if let Some(index) = index {
+            qps.release(index);
+        }
+    });
     let is_polled = ring_to_poll.is_some();
-    let qp = Qp::new(device.data(), number, pd, init, target, rings, is_polled)?;
+    let qp = Qp::new(state, number, pd, init, target, rings, is_polled)?;
     let poll_registration = match ring_to_poll {
         Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
         None => None,
     };
-    let index = reserved.publish(qp.clone())?;
-    Ok((
-        QpHandle {
-            qp,
-            index,
-            poster,
-            poll_registration,
-        },
-        number,
-    ))
+    // From here on, packets find the queue pair.
+    match index {
+        Some(index) => qps.publish(index, qp.clone())?,
+        None => state.set_gsi(Some(qp.clone()))?,
+    }
+    reserved.dismiss();
+    Ok(QpHandle {
+        qp,
+        index,
+        poster,
+        poll_registration,
+    })
 }
 
 impl Qp {
@@ -212,7 +171,12 @@ impl Qp {
         let (cap, service) = (init.cap, service(init.qp_type));
         let srq = init.srq.map(|handle| handle.srq.clone());
         let send = SendSide::new(service, number, rings.send, &cap, device.clone())?;
-        let (consumer, max_sge) = recv_queue(init, rings.recv);
+        let (consumer, max_sge) = match init.srq {
+            Some(handle) => (None, handle.srq.max_sge),
+            // The receive may come from any shared receive queue.
+            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+            None => (Some(Consumer::new(rings.recv)), init.cap.max_recv_sge),
+        };
         let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
         let cq = |cq: Option<&Charged<Arc<Cq>>>| cq.map_or_else(Cq::none, |cq| Ok(Arc::clone(cq)));
         Arc::pin_init(
@@ -270,26 +234,13 @@ pub(crate) fn destroy(handle: &QpHandle) {
     }
     qp.state.reset();
     // Packets that have looked up the queue pair before find two empty sides from here on.
-    let recv = Qp::end_recv(
-        qp.as_arc_borrow(),
-        limits::path::LAST_BATCHES,
-        |side, _, _| {
-            side.reset();
-            side.path = None;
-            side.consumer.take()
-        },
-    );
-    let send = {
-        // After the receive side: see `SendSide::take_delayed_ack`.
-        let mut side = lock_bh(&qp.send);
-        side.reset();
-        side.path = None;
-        side.consumer.take()
-    };
+    Qp::reset(qp.as_arc_borrow());
     qp.send_work.close();
     qp.recv_work.close();
     SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
     qp.event_work.close();
+    let recv = lock_bh(&qp.recv).consumer.take();
+    let send = lock_bh(&qp.send).consumer.take();
     // Unpins the rings, which may sleep.
     drop((send, recv));
     if let Some(index) = handle.index {

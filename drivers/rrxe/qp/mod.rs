@@ -42,7 +42,11 @@ mod state;
 
 use crate::{
     counters::{Counter, Counters},
-    transport::{local_queue::LocalShare, path::Path, rx_packet::RxPacket, tx::TxBatch},
+    transport::{
+        local_queue::LocalShare,
+        rx_packet::RxPacket,
+        tx::{TxBatch, TxState},
+    },
     verbs::{
         cq::Cq,
         device::DeviceState,
@@ -51,7 +55,6 @@ use crate::{
         srq::Srq,
     },
 };
-use cnp::PendingCnp;
 use core::ops::{Deref, DerefMut};
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
@@ -72,7 +75,7 @@ use poll::PollRegistration;
 pub(crate) use poll::Poller;
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
-    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status,
+    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status, TxPacket,
 };
 
 pub(crate) use rx::{BatchHalf, RxBatch};
@@ -181,6 +184,7 @@ fn service(qp_type: QpType) -> Service {
 /// Context of an event that is handled while a side is locked.
 #[derive(Clone, Copy)]
 pub(crate) struct EventCtx<'a> {
+    pub(crate) qp: &'a Qp,
     /// The RCU read lock that protects lookups of tables and regions.
     pub(crate) rcu: &'a rcu::Guard,
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -215,8 +219,8 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Adds to the counters of the queue pair what the core's half has counted since `before`.
     fn count(&self, qp: &Qp, before: &Self::Counters);
 
-    /// Returns the path to the peer of a connected queue pair.
-    fn path(&self) -> &Option<Arc<Path>>;
+    /// Returns the state of transmission.
+    fn tx(&self) -> &TxState;
 
     /// Notes that a batch arrives from the peer.
     fn on_batch(&mut self, _first: &RxPacket<'_>) {}
@@ -227,18 +231,18 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the buffer of out-of-order packets.
     fn reorder_buffer(&mut self) -> &mut ReorderBuffer;
 
-    /// Returns the congestion notification for a packet, if it is marked.
-    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp>;
+    /// Returns the congestion notification for a marked packet.
+    fn cnp(&self, packet: &Packet) -> Option<TxPacket>;
 
-    /// Returns how many packets this half takes as a burst that starts with this one.
+    /// Returns how many packets this half takes as a burst that starts with this one, if none is
+    /// buffered.
     fn accepts_burst(&self, packet: &Packet) -> u32;
 
-    /// Handles a packet.
+    /// Handles a packet: `ctx.incoming`.
     fn handle_packet(
         &mut self,
-        qp: &Qp,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome;
 
@@ -249,14 +253,16 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// `taken` tells whether buffered packets were handled.
     fn on_buffered(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         taken: bool,
         completions: &mut PendingCompletions,
     ) -> Outcome;
 
     /// Drops the packets that were buffered for too long.
-    fn expire_buffered(&mut self, now: u64);
+    #[inline]
+    fn expire_buffered(&mut self, now: u64) {
+        self.reorder_buffer().expire(now);
+    }
 
     /// Returns the time of the next timeout, if there is one.
     fn next_timeout(&self) -> Option<u64>;
@@ -264,7 +270,6 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Handles a timeout, if it is due.
     fn handle_timeout(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome;
@@ -417,6 +422,11 @@ impl Qp {
             pd,
             qp: self.binder,
         }
+    }
+
+    /// Returns whether a program posts, and no thread polls its send ring.
+    fn is_moderated(&self) -> bool {
+        self.is_user && !self.is_polled
     }
 
     /// Returns whether the transport retransmits lost packets.

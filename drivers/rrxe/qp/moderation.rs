@@ -20,10 +20,10 @@ use crate::limits::path::{
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
-/// Statistics of the work requests taken from a send ring.
+/// Statistics of work requests taken from a send ring.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct FetchStats {
-    count: u32,
+pub(super) struct FetchStats {
+    pub(super) count: u32,
     /// Bytes of the longest message.
     longest: u32,
     /// Bytes of all messages.
@@ -37,12 +37,6 @@ impl FetchStats {
         self.count = self.count.wrapping_add(1);
         self.longest = self.longest.max(length);
         self.bytes = self.bytes.saturating_add(length);
-    }
-
-    /// Returns whether no work request was taken.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
     }
 }
 
@@ -85,11 +79,7 @@ impl ModerationEvents {
 
     /// Begins a stream. Returns false if a request has arrived meanwhile.
     fn begin(&self) -> bool {
-        match self.state.cmpxchg(IDLE, STREAMING, Full) {
-            Ok(_) => true,
-            // A stream is still marked as on after a reset or an error of the queue pair.
-            Err(now) => now == STREAMING,
-        }
+        self.state.cmpxchg(IDLE, STREAMING, Full).is_ok()
     }
 
     fn end(&self) {
@@ -97,63 +87,77 @@ impl ModerationEvents {
     }
 }
 
-/// Statistics of the work requests found between two polls.
-#[derive(Clone, Copy, Default)]
-struct IntervalStats {
-    /// Work requests.
+/// A stream, on since a doorbell.
+#[derive(Default)]
+struct Stream {
+    /// Time of the next poll, in nanoseconds of CLOCK_MONOTONIC.
+    poll_at: u64,
+    /// A poll has found enough.
+    confirmed: bool,
+    /// Number of work requests found since the last poll, and bytes of their messages.
     count: u32,
-    /// Bytes of their messages.
     bytes: u32,
-    /// Largest number of work requests found by one round.
-    max_per_round: u32,
+    /// A round since the last poll has found several work requests at once.
+    several: bool,
+    /// A round in the interval before the last poll did.
+    several_before: bool,
 }
 
-impl IntervalStats {
+impl Stream {
+    fn new(now: u64) -> Self {
+        Self {
+            poll_at: now.saturating_add(STREAM_POLL_INTERVAL),
+            ..Self::default()
+        }
+    }
+
     fn add(&mut self, fetched: FetchStats) {
         self.count = self.count.saturating_add(fetched.count);
         self.bytes = self.bytes.saturating_add(fetched.bytes);
-        self.max_per_round = self.max_per_round.max(fetched.count);
+        self.several |= fetched.count >= 2;
     }
 
-    /// Returns whether enough was found to continue. A few large messages take as long to send as
-    /// many small ones.
-    fn is_enough(&self) -> bool {
-        self.count >= MIN_STREAM_REQUESTS || self.bytes >= MAX_STREAM_MESSAGE
+    /// Returns whether enough was found since the last poll: several small messages, or few large
+    /// ones. A program that waits for each message posts one at a time.
+    fn has_found_enough(&self) -> bool {
+        (self.several || self.several_before)
+            && (self.count >= MIN_STREAM_REQUESTS || self.bytes >= MAX_STREAM_MESSAGE)
+    }
+
+    /// Polls at `now`; `ended` is the time at which the last send round ended. Returns whether the
+    /// stream continues.
+    fn poll(&mut self, now: u64, ended: u64) -> bool {
+        let earliest = ended.saturating_add(STREAM_POLL_INTERVAL);
+        if self.has_found_enough() {
+            *self = Self {
+                confirmed: true,
+                several_before: self.several,
+                ..Self::new(now)
+            };
+            return true;
+        }
+        // The work requests found before may have only just been sent.
+        let was_early = self.count == 0 && now < earliest;
+        if was_early {
+            self.poll_at = earliest;
+        }
+        was_early
     }
 }
 
 /// Moderation state of one send queue.
+#[derive(Default)]
 pub(super) struct DoorbellModeration {
+    stream: Option<Stream>,
     /// Outside of a stream: consecutive rounds that found only small messages.
     rounds: u32,
-    /// Number of such rounds that start a stream.
-    rounds_to_start: u32,
-    /// In a stream: a poll has found enough.
-    confirmed: bool,
-    /// In a stream: the time of the next poll, in nanoseconds of CLOCK_MONOTONIC.
-    poll_at: Option<u64>,
-    /// Statistics since the last poll.
-    interval: IntervalStats,
-    /// Largest number of work requests found by one round, in the interval before the last poll.
-    previous_max: u32,
+    /// Number of the last streams that ended before they had found enough.
+    failures: u32,
     /// Bytes of the longest message that the last round found.
     longest: u32,
 }
 
 impl DoorbellModeration {
-    /// Returns the state outside of a stream.
-    fn idle(rounds_to_start: u32) -> Self {
-        Self {
-            rounds: 0,
-            rounds_to_start,
-            confirmed: false,
-            poll_at: None,
-            interval: IntervalStats::default(),
-            previous_max: 0,
-            longest: 0,
-        }
-    }
-
     /// Returns the number of work requests after which the program must ring the doorbell, for a
     /// queue of `capacity` entries. At most half of the queue: the driver sends one half while the
     /// program fills the other.
@@ -163,88 +167,63 @@ impl DoorbellModeration {
         (capacity / 2).min(max).max(1)
     }
 
+    /// Returns the number of rounds that start a stream.
+    fn rounds_to_start(&self) -> u32 {
+        let rounds = 1u32.checked_shl(self.failures);
+        rounds.map_or(MAX_STREAM_DOORBELLS, |n| n.min(MAX_STREAM_DOORBELLS))
+    }
+
     /// Returns whether a stream is on: the program need not ring the doorbell for each batch.
     #[inline]
     pub(super) fn is_streaming(&self) -> bool {
-        self.poll_at.is_some()
+        self.stream.is_some()
     }
 
     #[inline]
     pub(super) fn next_poll(&self) -> Option<u64> {
-        self.poll_at
+        self.stream.as_ref().map(|stream| stream.poll_at)
     }
 
     /// Updates the state after a round has taken `fetched` from the ring.
     pub(super) fn update(&mut self, fetched: FetchStats, events: &ModerationEvents, now: u64) {
-        if self.is_streaming() {
-            self.interval.add(fetched);
+        if let Some(stream) = &mut self.stream {
+            stream.add(fetched);
         }
         if fetched.longest > MAX_STREAM_MESSAGE || !events.no_request_seen() {
-            events.end();
-            self.end();
+            self.end(events);
             return;
         }
-        if !fetched.is_empty() {
+        if fetched.count != 0 {
             self.longest = fetched.longest;
         }
-        match self.poll_at {
+        match &mut self.stream {
             None if fetched.count != 0 => {
                 self.rounds = self.rounds.saturating_add(1);
-                if self.rounds >= self.rounds_to_start && events.begin() {
-                    self.next(now);
+                if self.rounds >= self.rounds_to_start() && events.begin() {
+                    self.stream = Some(Stream::new(now));
                 }
             }
-            None => {}
-            Some(poll_at) => {
-                if now < poll_at {
-                    return;
-                }
-                let ended = events.ended.load(Relaxed);
-                if self.has_found_enough() {
-                    self.confirmed = true;
-                    self.next(now);
-                } else if self.interval.count == 0
-                    && now < ended.saturating_add(STREAM_POLL_INTERVAL)
-                {
-                    // The work requests found before have only just been sent.
-                    self.poll_at = Some(ended.saturating_add(STREAM_POLL_INTERVAL));
-                } else {
-                    events.end();
-                    self.end();
+            Some(stream) if now >= stream.poll_at => {
+                if !stream.poll(now, events.ended.load(Relaxed)) {
+                    self.end(events);
                 }
             }
+            _ => {}
         }
     }
 
-    /// Returns whether enough was found since the last poll. A program that waits for each message
-    /// posts one at a time.
-    fn has_found_enough(&self) -> bool {
-        let several = self.interval.max_per_round.max(self.previous_max) >= 2;
-        several && self.interval.is_enough()
-    }
-
-    /// Starts the next interval.
-    fn next(&mut self, now: u64) {
-        self.poll_at = Some(now.saturating_add(STREAM_POLL_INTERVAL));
-        self.previous_max = self.interval.max_per_round;
-        self.interval = IntervalStats::default();
-    }
-
-    /// Ends the stream, if one is on.
-    pub(super) fn end(&mut self) {
-        let confirmed = self.confirmed || self.has_found_enough();
-        let rounds_to_start = match (self.is_streaming(), confirmed) {
-            (false, _) => self.rounds_to_start,
-            (true, true) => 1,
-            (true, false) => self.rounds_to_start.saturating_mul(2),
-        };
-        *self = Self::idle(rounds_to_start.min(MAX_STREAM_DOORBELLS));
-    }
-}
-
-impl Default for DoorbellModeration {
-    fn default() -> Self {
-        Self::idle(1)
+    /// Ends the stream, if one is on, and counts rounds from 0 again.
+    pub(super) fn end(&mut self, events: &ModerationEvents) {
+        self.rounds = 0;
+        if let Some(stream) = self.stream.take() {
+            events.end();
+            let succeeded = stream.confirmed || stream.has_found_enough();
+            self.failures = if succeeded {
+                0
+            } else {
+                self.failures.saturating_add(1)
+            };
+        }
     }
 }
 
@@ -319,7 +298,10 @@ mod tests {
         let events = ModerationEvents::new();
         let mut moderation = streaming(&events);
         assert!(events.request_seen());
+        // Only once: the first caller ends the stream.
+        assert!(!events.request_seen());
         moderation.update(of(64), &events, 1);
+        assert!(!moderation.is_streaming());
         let next = doorbells_to_start(&mut moderation, &events);
         assert_eq!(next, 2);
         // Unless it has found enough before.
@@ -360,7 +342,7 @@ mod tests {
             moderation.update(of(64), &events, now);
         }
         moderation.update(of(64), &events, STREAM_POLL_INTERVAL);
-        assert!(!moderation.is_streaming() && moderation.rounds_to_start > 1);
+        assert!(!moderation.is_streaming() && moderation.failures > 0);
         // A stream that turns into single messages ends after two polls.
         let mut moderation = streaming(&events);
         moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, STREAM_POLL_INTERVAL);
@@ -371,7 +353,7 @@ mod tests {
                 moderation.update(of(64), &events, now);
             }
         }
-        assert!(!moderation.is_streaming() && moderation.rounds_to_start == 1);
+        assert!(!moderation.is_streaming() && moderation.failures == 0);
     }
 
     #[test]
@@ -380,7 +362,7 @@ mod tests {
         let mut moderation = streaming(&events);
         moderation.update(some(2, MAX_STREAM_MESSAGE), &events, 1);
         moderation.update(FetchStats::default(), &events, STREAM_POLL_INTERVAL);
-        assert!(moderation.is_streaming() && moderation.confirmed);
+        assert!(moderation.stream.as_ref().is_some_and(|s| s.confirmed));
         // A single large message is enough if there were two before.
         moderation.update(of(MAX_STREAM_MESSAGE), &events, 2 * STREAM_POLL_INTERVAL);
         assert!(moderation.is_streaming());
@@ -415,18 +397,6 @@ mod tests {
             }
         }
         assert!(streams < 20);
-    }
-
-    #[test]
-    fn a_request_ends_it() {
-        let events = ModerationEvents::new();
-        let mut moderation = streaming(&events);
-        assert!(events.request_seen());
-        // Only once: the first caller ends the stream.
-        assert!(!events.request_seen());
-        moderation.update(of(64), &events, 1);
-        assert!(!moderation.is_streaming());
-        drop(streaming(&events));
     }
 
     #[test]

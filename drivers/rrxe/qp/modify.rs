@@ -4,9 +4,13 @@
 
 use super::{
     responder::{Resource, Responder},
-    service, Qp, QpHandle,
+    Qp, QpHandle,
 };
-use crate::{limits, transport::path::Path, Rrxe};
+use crate::{
+    limits,
+    transport::{path::Path, tx::TxState},
+    Rrxe,
+};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
@@ -17,7 +21,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{wire::QPN_MASK, Mtu, Service};
+use rrxe_core::{wire::QPN_MASK, Mtu};
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -88,59 +92,64 @@ fn save(to: &mut QpAttr, from: &QpAttr, mask: QpAttrMask) {
     );
 }
 
-/// Sets the attributes in `mask` on the send side.
-fn set_send(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, path: Option<Arc<Path>>, mtu: Option<Mtu>) {
-    let mut side = lock_bh(&qp.send);
-    if let Some(path) = path {
-        side.path = Some(path);
-    }
-    if let Some(address) = &attr.address {
-        side.source_port = address.udp_source_port(qp.number, attr.dest_qpn);
-    }
-    let requester = &mut side.requester;
-    if let Some(mtu) = mtu {
-        requester.mtu = mtu;
-    }
-    for_each_in!(mask:
-        DEST_QPN => requester.dest_qpn = attr.dest_qpn & QPN_MASK,
-        SQ_PSN => requester.set_psn(attr.sq_psn),
-        TIMEOUT => requester.set_timeout(attr.timeout),
-        RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
-        RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
-        MAX_QP_RD_ATOMIC => requester.max_rd_atomic = attr.max_rd_atomic,
-        QKEY => requester.qkey = attr.qkey,
-    );
+/// A change of attributes, with what follows from them.
+struct Change<'a> {
+    mask: QpAttrMask,
+    attr: &'a QpAttr,
+    /// The new path to the peer of a connected queue pair.
+    path: Option<Arc<Path>>,
+    /// The UDP source port, once the address is known.
+    source_port: Option<u16>,
+    mtu: Option<Mtu>,
 }
 
-/// Sets the attributes in `mask` on the receive side, and replaces its resources with `resources`.
-/// Returns the old resources, which the caller frees without a lock.
-fn set_recv(
-    qp: &Qp,
-    attr: &QpAttr,
-    mask: QpAttrMask,
-    path: Option<Arc<Path>>,
-    mtu: Option<Mtu>,
-    resources: Option<KVec<Resource>>,
-) -> Option<KVec<Resource>> {
-    let mut side = lock_bh(&qp.recv);
-    if let Some(path) = path {
-        side.path = Some(path);
+impl Change<'_> {
+    fn set_tx(&self, tx: &mut TxState) {
+        if let Some(path) = &self.path {
+            tx.path = Some(path.clone());
+        }
+        if let Some(port) = self.source_port {
+            tx.source_port = port;
+        }
     }
-    if let Some(address) = &attr.address {
-        side.source_port = address.udp_source_port(qp.number, attr.dest_qpn);
+
+    /// Changes the send side.
+    fn set_send(&self, qp: &Qp) {
+        let mut side = lock_bh(&qp.send);
+        self.set_tx(&mut side.tx);
+        let (requester, mask, attr) = (&mut side.requester, self.mask, self.attr);
+        if let Some(mtu) = self.mtu {
+            requester.mtu = mtu;
+        }
+        for_each_in!(mask:
+            DEST_QPN => requester.dest_qpn = attr.dest_qpn & QPN_MASK,
+            SQ_PSN => requester.set_psn(attr.sq_psn),
+            TIMEOUT => requester.set_timeout(attr.timeout),
+            RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
+            RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
+            MAX_QP_RD_ATOMIC => requester.max_rd_atomic = attr.max_rd_atomic,
+            QKEY => requester.qkey = attr.qkey,
+        );
     }
-    let responder = &mut side.responder;
-    if let Some(mtu) = mtu {
-        responder.mtu = mtu;
+
+    /// Changes the receive side, and replaces its resources with `resources`. Returns the old
+    /// resources, which the caller frees without a lock.
+    fn set_recv(&self, qp: &Qp, resources: Option<KVec<Resource>>) -> Option<KVec<Resource>> {
+        let mut side = lock_bh(&qp.recv);
+        self.set_tx(&mut side.tx);
+        let (responder, mask, attr) = (&mut side.responder, self.mask, self.attr);
+        if let Some(mtu) = self.mtu {
+            responder.mtu = mtu;
+        }
+        for_each_in!(mask:
+            DEST_QPN => responder.dest_qpn = attr.dest_qpn & QPN_MASK,
+            RQ_PSN => responder.set_psn(attr.rq_psn),
+            MIN_RNR_TIMER => responder.min_rnr_timer = attr.min_rnr_timer,
+            ACCESS_FLAGS => set_access(responder, attr.access_flags),
+            QKEY => responder.qkey = attr.qkey,
+        );
+        resources.map(|resources| responder.set_resources(resources))
     }
-    for_each_in!(mask:
-        DEST_QPN => responder.dest_qpn = attr.dest_qpn & QPN_MASK,
-        RQ_PSN => responder.set_psn(attr.rq_psn),
-        MIN_RNR_TIMER => responder.min_rnr_timer = attr.min_rnr_timer,
-        ACCESS_FLAGS => set_access(responder, attr.access_flags),
-        QKEY => responder.qkey = attr.qkey,
-    );
-    resources.map(|resources| responder.set_resources(resources))
 }
 
 /// Sets the operations that requests may perform, from `IB_ACCESS_*` flags.
@@ -162,7 +171,7 @@ fn mtu(
     mask: QpAttrMask,
     next: QpState,
 ) -> Result<Option<Mtu>> {
-    let bytes = if service(qp.qp_type) == Service::Ud {
+    let bytes = if !qp.qp_type.is_connected() {
         if next != QpState::Rtr {
             return Ok(None);
         }
@@ -211,7 +220,9 @@ pub(crate) fn modify(
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let path = match &attr.address {
-        Some(info) if qp.qp_type.is_connected() => Some(new_path(*info)?),
+        Some(info) if qp.qp_type.is_connected() => {
+            Some(Arc::pin_init(Path::new(*info), GFP_KERNEL_ACCOUNT)?)
+        }
         _ => None,
     };
 
@@ -230,15 +241,16 @@ pub(crate) fn modify(
         Qp::flush_delayed_ack(qp.as_arc_borrow());
     }
     save(&mut known, attr, mask);
-    if mask.has(QpAttrMask::AV) || mask.has(QpAttrMask::DEST_QPN) {
-        // The source port depends on both.
-        known.address = attr.address.or(known.address);
-    }
-    let mut full = *attr;
-    full.address = known.address;
-    full.dest_qpn = known.dest_qpn;
-    set_send(qp, &full, mask, path.clone(), mtu);
-    drop(set_recv(qp, &full, mask, path, mtu, resources));
+    let port = |address: AddressInfo| address.udp_source_port(qp.number, known.dest_qpn);
+    let change = Change {
+        mask,
+        attr,
+        path,
+        source_port: known.address.map(port),
+        mtu,
+    };
+    change.set_send(qp);
+    drop(change.set_recv(qp, resources));
     let gone = !mask.has(QpAttrMask::STATE) || transition(qp, actual, next, &mut known);
     drop(known);
     Qp::report_events(qp.as_arc_borrow());
@@ -256,10 +268,6 @@ fn is_drained(qp: &Qp) -> bool {
     side.requester.is_drained(&side.slots)
 }
 
-fn new_path(info: AddressInfo) -> Result<Arc<Path>> {
-    Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT)
-}
-
 /// Changes the state from `from` to `to`. Returns false if an error has changed the state
 /// meanwhile.
 ///
@@ -271,7 +279,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
         QpState::Reset => {
             qp.state.reset();
             *known = QpAttr::default();
-            reset(qp);
+            Qp::reset(qp.as_arc_borrow());
         }
         QpState::Init | QpState::Sqe => return qp.state.change(from, to),
         QpState::Rtr => {
@@ -313,23 +321,10 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
             Qp::kick_send(qp.as_arc_borrow());
         }
         QpState::Error => {
-            Qp::enter_error_within(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
+            Qp::enter_error(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
         }
     }
     true
-}
-
-/// Empties both sides.
-fn reset(qp: &Arc<Qp>) {
-    let batches = limits::path::LAST_BATCHES;
-    Qp::end_recv(qp.as_arc_borrow(), batches, |side, _, _| {
-        side.reset();
-        side.path = None;
-    });
-    // After the receive side: see `SendSide::take_delayed_ack`.
-    let mut send = lock_bh(&qp.send);
-    send.reset();
-    send.path = None;
 }
 
 /// QUERY_QP.

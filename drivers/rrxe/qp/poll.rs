@@ -13,13 +13,6 @@
 //!
 //! By writing to its rings a program can only keep the thread busy, as it could keep itself busy
 //! with system calls: polling a ring costs at most as much as a system call.
-//!
-//! | owner | owned |
-//! |---|---|
-//! | ib_core's context | the [`Poller`]: the thread, which ends with it |
-//! | ib_core's queue pair | its [`PollRegistration`]: the thread, to wake it |
-//! | the thread | the [`PollSet`] |
-//! | [`PollSet`] | queue pairs, until their destruction removes them |
 
 use super::Qp;
 use crate::{
@@ -39,7 +32,7 @@ use linux_rdma::{
     time::monotonic_ns,
 };
 
-/// The poll mode of a context.
+/// The poll mode of a context: the thread, which ends with it.
 pub(crate) struct Poller(Arc<UserThread<PollSet>>);
 
 impl Poller {
@@ -78,12 +71,8 @@ impl Poller {
         {
             let mut rings = poll_set.rings.lock();
             ring.want_doorbell(!poll_set.is_awake());
-            let entry = PollEntry {
-                qp: qp.clone(),
-                ring,
-                seen: 0,
-            };
-            rings.push(entry, GFP_KERNEL_ACCOUNT)?;
+            let (qp, seen) = (qp.clone(), 0);
+            rings.push(PollEntry { qp, ring, seen }, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(PollRegistration {
             thread: self.0.clone(),
@@ -92,7 +81,8 @@ impl Poller {
     }
 }
 
-/// The registration of a queue pair with the poll thread of its context.
+/// The registration of a queue pair with the poll thread of its context. Ends at the latest when it
+/// is dropped.
 pub(crate) struct PollRegistration {
     thread: Arc<UserThread<PollSet>>,
     qp: Arc<Qp>,
@@ -102,17 +92,12 @@ impl PollRegistration {
     /// Wakes the thread after a doorbell. The program needs no doorbells from now on.
     pub(crate) fn wake(&self) {
         let poll_set = self.thread.body();
-        let woken = {
-            let rings = poll_set.rings.lock();
-            let was_asleep = poll_set.state.load(Relaxed) == ASLEEP;
-            if was_asleep {
-                poll_set.last.store(monotonic_ns(), Relaxed);
-                poll_set.state.store(AWAKE, Relaxed);
-                want_doorbells(&rings, false);
-            }
-            was_asleep
-        };
-        if woken {
+        let rings = poll_set.rings.lock();
+        if poll_set.state.load(Relaxed) == ASLEEP {
+            poll_set.last.store(monotonic_ns(), Relaxed);
+            poll_set.state.store(AWAKE, Relaxed);
+            want_doorbells(&rings, false);
+            drop(rings);
             self.thread.wake();
         }
     }

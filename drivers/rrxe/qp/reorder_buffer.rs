@@ -87,19 +87,12 @@ impl ReorderBuffer {
     pub(crate) fn insert(&mut self, incoming: &RxPacket<'_>, expected: Psn) {
         if let Some(kept) = incoming.keep() {
             let psn = incoming.packet.psn();
-            self.insert_kept(kept, expected, psn, incoming.now, incoming.vector());
+            self.insert_kept(kept, expected, psn, incoming.now);
         }
     }
 
     /// Buffers a packet that was buffered before. `now` becomes its arrival time.
-    pub(crate) fn insert_kept(
-        &mut self,
-        kept: KeptDatagram,
-        expected: Psn,
-        psn: Psn,
-        now: u64,
-        vector: &Vector,
-    ) {
+    pub(crate) fn insert_kept(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: u64) {
         let all = self.device.reorder_bytes();
         let room = share(limits::MAX_REORDER_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
@@ -115,8 +108,10 @@ impl ReorderBuffer {
             packet: kept,
         };
         let room = room.saturating_sub(ring_bytes(self.ring.len()));
-        let same =
-            |a: &KeptDatagram, b: &KeptDatagram| is_same(&a.datagram(vector), &b.datagram(vector));
+        let same = |a: &KeptDatagram, b: &KeptDatagram| {
+            let vector = Vector::new();
+            is_same(&a.datagram(&vector), &b.datagram(&vector))
+        };
         drop(
             self.reorder
                 .insert(&mut self.ring, expected, room, buffered, same),

@@ -3,7 +3,6 @@
 //! The send side of a queue pair: the core's requester and its environment.
 
 use super::{
-    cnp::PendingCnp,
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
     rx::HalfWork,
@@ -20,9 +19,8 @@ use crate::{
         Consumer, Ring,
     },
     transport::{
-        path::Path,
         rx_packet::RxPacket,
-        tx::{Transmitter, Transport, TxBatch},
+        tx::{Transmitter, TxBatch, TxState},
     },
     verbs::{
         cq::Cq,
@@ -53,17 +51,12 @@ pub(crate) struct SendSide {
     inline: SlotArrays<u8>,
     /// `None` once the queue pair is destroyed.
     pub(crate) consumer: Option<Consumer>,
-    /// Connected queue pairs: the path to the peer.
-    pub(crate) path: Option<Arc<Path>>,
-    pub(crate) source_port: u16,
+    pub(crate) tx: TxState,
     /// The consumer asked to be told when the send queue has drained, and has not been told yet.
     pub(crate) notify_drained: bool,
     /// Out-of-order responses.
     pub(crate) reorder_buffer: ReorderBuffer,
     moderation: DoorbellModeration,
-    transport: Transport,
-    /// The last batch ended with a long GSO packet.
-    long_gso: bool,
 }
 
 /// An array for each slot of a send queue.
@@ -128,13 +121,10 @@ impl SendSide {
             segments,
             inline,
             consumer: Some(consumer),
-            path: None,
-            source_port: 0,
+            tx: TxState::default(),
             notify_drained: false,
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
-            transport: Transport::default(),
-            long_gso: false,
         });
         Ok(side.chain(move |side| {
             side.requester.src_qpn = number;
@@ -146,7 +136,7 @@ impl SendSide {
 
     /// Copies up to [`limits::path::MAX_FETCH`] work requests from the ring to free slots. Returns
     /// `EINVAL` if the ring is malformed: the queue pair must enter the Error state.
-    pub(crate) fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
+    fn fetch(&mut self, qp: &Qp) -> Result<FetchStats> {
         let mut fetched = FetchStats::default();
         let Some(consumer) = &mut self.consumer else {
             return Ok(fetched);
@@ -188,17 +178,17 @@ impl SendSide {
     }
 
     /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
-    pub(crate) fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
-        let was = self.moderation.is_streaming();
-        if qp.is_user && !qp.is_polled && qp.state() == QpState::Rts {
-            self.moderation.update(fetched, &qp.moderation_events, now);
-        } else {
-            self.moderation.end();
+    fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
+        if !qp.is_moderated() || qp.state() != QpState::Rts {
+            self.end_stream(qp);
+            return;
         }
+        let was = self.is_streaming();
+        self.moderation.update(fetched, &qp.moderation_events, now);
         match &self.consumer {
-            Some(consumer) if self.moderation.is_streaming() => {
-                consumer
-                    .want_doorbell_after(self.moderation.doorbell_interval(consumer.ring.capacity));
+            Some(consumer) if self.is_streaming() => {
+                let interval = self.moderation.doorbell_interval(consumer.ring.capacity);
+                consumer.want_doorbell_after(interval);
             }
             Some(_) if was => self.want_doorbell(),
             _ => {}
@@ -206,15 +196,15 @@ impl SendSide {
     }
 
     /// Returns whether the program is streaming: it need not ring the doorbell for each batch.
-    pub(crate) fn is_streaming(&self) -> bool {
+    fn is_streaming(&self) -> bool {
         self.moderation.is_streaming()
     }
 
     /// Asks the program to ring the doorbell for each batch again. Returns whether a stream was on.
-    pub(crate) fn end_stream(&mut self) -> bool {
-        let was = self.moderation.is_streaming();
+    pub(crate) fn end_stream(&mut self, qp: &Qp) -> bool {
+        let was = self.is_streaming();
         if was {
-            self.moderation.end();
+            self.moderation.end(&qp.moderation_events);
             self.want_doorbell();
         }
         was
@@ -230,13 +220,12 @@ impl SendSide {
     }
 
     /// Resets the side (Reset state).
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, qp: &Qp) {
         self.requester.reset();
         self.reorder_buffer.clear();
-        self.end_stream();
+        self.end_stream(qp);
         self.moderation = DoorbellModeration::default();
-        self.transport = Transport::default();
-        self.long_gso = false;
+        self.tx = TxState::default();
         self.notify_drained = false;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
@@ -253,38 +242,33 @@ impl SendSide {
     #[inline]
     pub(super) fn with<R>(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
+        let tx = &mut self.tx;
         let mut env = Env {
             work: WorkData {
-                qp,
                 ctx,
                 segments: &self.segments,
                 inline: &self.inline,
             },
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(qp),
+            transmitter: Transmitter::new(ctx.qp, &mut tx.long_gso),
             completions,
         };
         if let Some(batch) = batch {
-            let (last, requester) = (self.transport, &self.requester);
+            let (last, requester) = (tx.transport, &self.requester);
             let select = || {
-                let is_idle = qp.is_reliable() && !requester.has_unacknowledged();
-                last.select(qp, requester.dest_qpn, is_idle, ctx.rcu)
+                let is_idle = ctx.qp.is_reliable() && !requester.has_unacknowledged();
+                last.select(ctx.qp, requester.dest_qpn, is_idle, ctx.rcu)
             };
-            let (path, port) = (&self.path, self.source_port);
-            self.transport = env
-                .transmitter
-                .open_batch(batch, path, port, ctx.rcu, select);
+            let transmitter = &mut env.transmitter;
+            tx.transport = transmitter.open_batch(batch, &tx.path, tx.source_port, ctx.rcu, select);
         }
-        env.transmitter.long_gso = self.long_gso;
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.transmitter.finish();
-        self.long_gso = env.transmitter.long_gso;
         result
     }
 
@@ -343,13 +327,14 @@ impl Half for SendSide {
         }
         // Only a timeout ends ICRC elision, not plain packet loss.
         let timed_out = before.timeouts != after.timeouts;
-        if let Some(path) = self.path.as_ref().filter(|_| timed_out) {
+        if let Some(path) = self.tx.path.as_ref().filter(|_| timed_out) {
             path.elision.on_timeout();
         }
     }
 
-    fn path(&self) -> &Option<Arc<Path>> {
-        &self.path
+    #[inline]
+    fn tx(&self) -> &TxState {
+        &self.tx
     }
 
     fn expected_psn(&self) -> Psn {
@@ -360,31 +345,22 @@ impl Half for SendSide {
         &mut self.reorder_buffer
     }
 
-    #[inline]
-    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
-        PendingCnp::of(incoming, &self.path, self.source_port, || {
-            self.requester.cnp(incoming.packet)
-        })
+    fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
+        self.requester.cnp(packet)
     }
 
     fn accepts_burst(&self, packet: &Packet) -> u32 {
-        if self.reorder_buffer.is_empty() {
-            self.requester.accepts_burst(&self.slots, packet)
-        } else {
-            1
-        }
+        self.requester.accepts_burst(&self.slots, packet)
     }
 
     #[inline]
     fn handle_packet(
         &mut self,
-        qp: &Qp,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
-        let ctx = EventCtx::of(incoming, rcu);
-        self.with(qp, ctx, None, completions, |requester, slots, env| {
+        self.with(ctx, None, completions, |requester, slots, env| {
             requester.handle_packet(slots, incoming.now, incoming.packet, env)
         })
     }
@@ -397,20 +373,14 @@ impl Half for SendSide {
 
     fn on_buffered(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         _taken: bool,
         completions: &mut PendingCompletions,
     ) -> Outcome {
         let left = !self.reorder_buffer.is_empty();
-        self.with(qp, ctx, None, completions, |requester, slots, env| {
+        self.with(ctx, None, completions, |requester, slots, env| {
             requester.on_buffered(slots, ctx.now, left, env)
         })
-    }
-
-    #[inline]
-    fn expire_buffered(&mut self, now: u64) {
-        self.reorder_buffer.expire(now);
     }
 
     #[inline]
@@ -425,7 +395,6 @@ impl Half for SendSide {
 
     fn handle_timeout(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
@@ -433,8 +402,8 @@ impl Half for SendSide {
         if self.next_timeout().is_none_or(|at| at > ctx.now) {
             return Outcome::default();
         }
-        let outcome = self.with(qp, ctx, None, completions, |requester, slots, env| {
-            if qp.local.is_waiting() {
+        let outcome = self.with(ctx, None, completions, |requester, slots, env| {
+            if ctx.qp.local.is_waiting() {
                 requester.restart_timers(ctx.now);
             }
             requester.handle_timeout(slots, ctx.now, env)
@@ -454,34 +423,28 @@ impl Half for SendSide {
     #[inline]
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
         let rcu = rcu::read_lock();
-        let ctx = EventCtx::now(&rcu);
+        let ctx = EventCtx::now(qp, &rcu);
         let acknowledgement = self.take_delayed_ack(qp, round, ctx.now);
         let mut idle = true;
         match self.fetch(qp) {
             Ok(fetched) => {
-                idle = fetched.is_empty();
+                idle = fetched.count == 0;
                 self.moderate_doorbells(qp, fetched, ctx.now);
             }
             Err(_) => round.fatal = true,
         }
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let mut blocked = false;
-        let progress = self.with(
-            qp,
-            ctx,
-            Some(batch),
-            completions,
-            |requester, slots, env| {
-                let budget = limits::path::BATCH.min(env.transmitter.room());
-                let progress = requester.poll_transmit(slots, ctx.now, budget, env);
-                blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
-                if let Some(packet) = &acknowledgement {
-                    // If the ACK can't be sent it is lost, and the peer asks again.
-                    let _ = env.transmitter.send(packet, |_| Ok(()));
-                }
-                progress
-            },
-        );
+        let progress = self.with(ctx, Some(batch), completions, |requester, slots, env| {
+            let budget = limits::path::BATCH.min(env.transmitter.room);
+            let progress = requester.poll_transmit(slots, ctx.now, budget, env);
+            blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
+            if let Some(packet) = &acknowledgement {
+                // If the ACK can't be sent it is lost, and the peer asks again.
+                let _ = env.transmitter.send(packet, |_| Ok(()));
+            }
+            progress
+        });
         round.ack_sent = acknowledgement.is_some() && progress.sent != 0;
         round.blocked = blocked;
         round.fatal |= progress.fatal;
@@ -500,7 +463,7 @@ impl Half for SendSide {
     }
 
     fn on_round_end(qp: &Qp) {
-        if qp.is_user && !qp.is_polled {
+        if qp.is_moderated() {
             qp.moderation_events.round_ended(monotonic_ns());
         }
     }
@@ -517,7 +480,6 @@ pub(crate) struct Env<'a> {
 /// Access to the data of a queue pair's work requests.
 #[derive(Clone, Copy)]
 struct WorkData<'a> {
-    qp: &'a Qp,
     ctx: EventCtx<'a>,
     segments: &'a SlotArrays<Sge>,
     inline: &'a SlotArrays<u8>,
@@ -531,9 +493,9 @@ impl WorkData<'_> {
         };
         let list = self.segments.get(slot.local.index, n);
         Ok(Segments {
-            mrs: &self.qp.device.tables.mrs,
+            mrs: &self.ctx.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
-            pd: self.qp.pd,
+            pd: self.ctx.qp.pd,
             list: list.ok_or(Fault::Malformed)?,
         })
     }
@@ -544,7 +506,7 @@ impl WorkData<'_> {
         let Payload::Send { offset, len } = packet.payload else {
             return None;
         };
-        if super::service(self.qp.qp_type) == Service::Ud {
+        if !self.ctx.qp.qp_type.is_connected() {
             return None;
         }
         Some((self.segments(slot).ok()?, offset, len))
@@ -585,17 +547,17 @@ impl RequesterEnv for Env<'_> {
     fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         let (work, payload) = (self.work, packet.payload);
         let reference = |whole| work.reference(packet, slot, whole);
-        if let Some((_, sent)) = self.transmitter.send_zero_copy(packet, 1, reference) {
-            return sent;
+        if self.transmitter.send_zero_copy(packet, 1, reference) {
+            return Ok(());
         }
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
-        if super::service(work.qp.qp_type) == Service::Ud {
-            let handles = &work.qp.device.tables.addresses;
+        if !work.ctx.qp.qp_type.is_connected() {
+            let handles = &work.ctx.qp.device.tables.addresses;
             let ah = handles.get(slot.local.ah, work.ctx.rcu);
-            let ah = ah.filter(|ah| ah.pd == work.qp.pd);
+            let ah = ah.filter(|ah| ah.pd == work.ctx.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
-            let port = || path.info().udp_source_port(work.qp.number, 0);
+            let port = || path.info.udp_source_port(work.ctx.qp.number, 0);
             self.transmitter.set_path(path, port, work.ctx.rcu);
         }
         self.transmitter.send(packet, gather)
@@ -609,8 +571,8 @@ impl RequesterEnv for Env<'_> {
     ) -> (u32, Result<(), TxError>) {
         let work = self.work;
         let reference = |whole| work.reference(packet, slot, whole);
-        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
-            return sent;
+        if self.transmitter.send_zero_copy(packet, count, reference) {
+            return (count, Ok(()));
         }
         let Some((segments, offset, len)) = work.in_segments(packet, slot) else {
             return packet.for_each_in_burst(count, |packet| self.transmit(packet, slot));
@@ -639,7 +601,7 @@ impl RequesterEnv for Env<'_> {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
-        self.work.qp.count_completion(
+        self.work.ctx.qp.count_completion(
             completion.status,
             Counter::RequesterErrors,
             Counter::RequesterFlushes,
@@ -651,7 +613,7 @@ impl RequesterEnv for Env<'_> {
             wr_id: slot.local.wr_id,
             timestamp: self.work.ctx.now,
             byte_len: completion.byte_len,
-            qp_num: self.work.qp.number,
+            qp_num: self.work.ctx.qp.number,
             status: completion.status as u8,
             opcode: completion.op.wc_opcode(),
             vendor_err: completion.vendor_err,
@@ -659,14 +621,14 @@ impl RequesterEnv for Env<'_> {
             ..Cqe::default()
         };
         self.completions
-            .push(&self.work.qp.send_cq, &cqe, self.work.qp, false);
+            .push(&self.work.ctx.qp.send_cq, &cqe, self.work.ctx.qp, false);
     }
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
-        let WorkData { qp, ctx, .. } = self.work;
+        let EventCtx { qp, rcu, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
         match slot.op {
-            SendOp::LocalInv => mrs.invalidate(ctx.rcu, by, slot.imm_or_key),
+            SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
             SendOp::BindMw => {
                 let to = Bind {
                     rkey: slot.rkey_or_qkey,
@@ -675,7 +637,7 @@ impl RequesterEnv for Env<'_> {
                     length: slot.compare_add,
                     access: slot.swap,
                 };
-                mrs.bind(ctx.rcu, by, to)
+                mrs.bind(rcu, by, to)
             }
             SendOp::RegMr => {
                 let to = FastRegister {
@@ -684,7 +646,7 @@ impl RequesterEnv for Env<'_> {
                     length: slot.compare_add,
                     access: slot.swap,
                 };
-                mrs.fast_register(ctx.rcu, by, to)
+                mrs.fast_register(rcu, by, to)
             }
             _ => Err(Fault::Malformed),
         }

@@ -3,8 +3,8 @@
 //! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{
-    cnp::PendingCnp, reorder_buffer::ReorderBuffer, rx::HalfWork, scatter::Segments,
-    schedule::RECV_WORK, BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
+    reorder_buffer::ReorderBuffer, rx::HalfWork, scatter::Segments, schedule::RECV_WORK, BatchHalf,
+    EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
@@ -15,9 +15,8 @@ use crate::{
         Consumer,
     },
     transport::{
-        path::Path,
         rx_packet::RxPacket,
-        tx::{Transmitter, Transport, TxBatch},
+        tx::{Transmitter, TxBatch, TxState},
     },
     verbs::{
         cq::Cq,
@@ -58,16 +57,10 @@ pub(crate) struct RecvSide {
     current: Current,
     /// `None` with a shared receive queue, and after the queue pair was destroyed.
     pub(crate) consumer: Option<Consumer>,
-    /// Connected queue pairs: the path to the peer.
-    pub(crate) path: Option<Arc<Path>>,
-    pub(crate) source_port: u16,
+    pub(crate) tx: TxState,
     guesses: Guesses,
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
-    /// The transport by which the last request came, and by which responses leave.
-    pub(crate) transport: Transport,
-    /// The last batch ended with a long GSO packet.
-    long_gso: bool,
 }
 
 /// The receive work request that the responder works on.
@@ -119,12 +112,9 @@ impl RecvSide {
                 srq: None,
             },
             consumer,
-            path: None,
-            source_port: 0,
+            tx: TxState::default(),
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
-            transport: Transport::default(),
-            long_gso: false,
         }))
     }
 
@@ -133,8 +123,7 @@ impl RecvSide {
         drop(self.responder.reset());
         self.current.srq = None;
         self.reorder_buffer.clear();
-        self.transport = Transport::default();
-        self.long_gso = false;
+        self.tx = TxState::default();
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
             consumer.ring.want_doorbell(false);
@@ -145,43 +134,34 @@ impl RecvSide {
     #[inline]
     pub(super) fn with<R>(
         &mut self,
-        qp: &Qp,
         ctx: EventCtx<'_>,
         batch: Option<&mut TxBatch>,
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
+        let tx = &mut self.tx;
         let mut env = Env {
-            qp,
             ctx,
             current: &mut self.current,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(qp),
+            transmitter: Transmitter::new(ctx.qp, &mut tx.long_gso),
             completions,
         };
         if let Some(batch) = batch {
-            let (path, port, transport) = (&self.path, self.source_port, self.transport);
-            env.transmitter
-                .open_batch(batch, path, port, ctx.rcu, || transport);
+            let (transmitter, last) = (&mut env.transmitter, tx.transport);
+            transmitter.open_batch(batch, &tx.path, tx.source_port, ctx.rcu, || last);
         }
-        env.transmitter.long_gso = self.long_gso;
         let result = f(&mut self.responder, &mut env);
         env.transmitter.finish();
-        self.long_gso = env.transmitter.long_gso;
         result
     }
 
     /// Completes all receive work requests as flushed, and asks the consumer to ring the doorbell
     /// for new ones (Error state). Work requests of a shared receive queue stay there for other
     /// queue pairs, except for the one that this queue pair has taken (J-15).
-    pub(crate) fn flush(
-        &mut self,
-        qp: &Qp,
-        ctx: EventCtx<'_>,
-        completions: &mut PendingCompletions,
-    ) {
-        self.with(qp, ctx, None, completions, |responder, env| {
+    pub(crate) fn flush(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) {
+        self.with(ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
                 consumer.ring.want_doorbell(true);
@@ -238,12 +218,13 @@ impl Half for RecvSide {
         }
     }
 
-    fn path(&self) -> &Option<Arc<Path>> {
-        &self.path
+    #[inline]
+    fn tx(&self) -> &TxState {
+        &self.tx
     }
 
     fn on_batch(&mut self, incoming: &RxPacket<'_>) {
-        self.transport = incoming.transport();
+        self.tx.transport = incoming.transport();
     }
 
     fn expected_psn(&self) -> Psn {
@@ -254,32 +235,23 @@ impl Half for RecvSide {
         &mut self.reorder_buffer
     }
 
-    #[inline]
-    fn cnp(&self, incoming: &RxPacket<'_>) -> Option<PendingCnp> {
-        PendingCnp::of(incoming, &self.path, self.source_port, || {
-            self.responder.cnp(incoming.packet)
-        })
+    fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
+        self.responder.cnp(packet)
     }
 
     fn accepts_burst(&self, packet: &Packet) -> u32 {
-        if self.reorder_buffer.is_empty() {
-            self.responder.accepts_burst(packet)
-        } else {
-            1
-        }
+        self.responder.accepts_burst(packet)
     }
 
     #[inline]
     fn handle_packet(
         &mut self,
-        qp: &Qp,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
-        let expected = self.responder.expected_psn();
-        let ctx = EventCtx::of(incoming, rcu);
-        let mut outcome = self.with(qp, ctx, None, completions, |responder, env| {
+        let (qp, expected) = (ctx.qp, self.responder.expected_psn());
+        let mut outcome = self.with(ctx, None, completions, |responder, env| {
             responder.handle_packet(incoming.now, incoming.packet, env)
         });
         if self.responder.expected_psn() != expected {
@@ -298,7 +270,6 @@ impl Half for RecvSide {
 
     fn on_buffered(
         &mut self,
-        _qp: &Qp,
         _ctx: EventCtx<'_>,
         taken: bool,
         _completions: &mut PendingCompletions,
@@ -324,7 +295,6 @@ impl Half for RecvSide {
 
     fn handle_timeout(
         &mut self,
-        _qp: &Qp,
         ctx: EventCtx<'_>,
         _completions: &mut PendingCompletions,
     ) -> Outcome {
@@ -334,18 +304,18 @@ impl Half for RecvSide {
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
         let rcu = rcu::read_lock();
-        let ctx = EventCtx::now(&rcu);
+        let ctx = EventCtx::now(qp, &rcu);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let mut blocked = false;
-        let progress = self.with(qp, ctx, Some(batch), completions, |responder, env| {
+        let progress = self.with(ctx, Some(batch), completions, |responder, env| {
             let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
-            blocked = progress.more && env.is_full();
+            blocked = progress.more && env.transmitter.room == 0;
             progress
         });
         // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
         // are sent before the flush discards them.
         if qp.state() == QpState::Error && !progress.more {
-            self.flush(qp, ctx, completions);
+            self.flush(ctx, completions);
         }
         if self.responder.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
@@ -358,7 +328,6 @@ impl Half for RecvSide {
 
 /// The responder's environment.
 pub(crate) struct Env<'a> {
-    qp: &'a Qp,
     ctx: EventCtx<'a>,
     current: &'a mut Current,
     guesses: &'a mut Guesses,
@@ -368,44 +337,32 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
-    /// Returns whether packets must wait for room on this host.
-    pub(super) fn is_full(&self) -> bool {
-        self.transmitter.room() == 0
-    }
-
     fn segments(&self) -> Result<Segments<'_>, Fault> {
         if self.current.malformed {
             return Err(Fault::Malformed);
         }
+        let srq = self.current.srq.as_ref().or(self.ctx.qp.srq.as_ref());
+        let list = self.current.segments.get(..self.current.num_sge);
         Ok(Segments {
-            mrs: &self.qp.device.tables.mrs,
+            mrs: &self.ctx.qp.device.tables.mrs,
             rcu: self.ctx.rcu,
-            pd: self
-                .current
-                .srq
-                .as_ref()
-                .or(self.qp.srq.as_ref())
-                .map_or(self.qp.pd, |srq| srq.pd),
-            list: self
-                .current
-                .segments
-                .get(..self.current.num_sge)
-                .ok_or(Fault::Malformed)?,
+            pd: srq.map_or(self.ctx.qp.pd, |srq| srq.pd),
+            list: list.ok_or(Fault::Malformed)?,
         })
     }
 
     /// XRC: returns the shared receive queue that the current packet names.
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
-        let domain = self.qp.xrc_domain.ok_or(Fault::Protection)?;
-        let srq = self.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
+        let domain = self.ctx.qp.xrc_domain.ok_or(Fault::Protection)?;
+        let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
         srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
     }
 
     /// Returns the protection domain that the peer's accesses are checked against. For XRC it is
     /// the domain of the shared receive queue that each request names (IBA A14).
     fn remote_pd(&self) -> Result<PdId, Fault> {
-        if self.qp.xrc_domain.is_none() {
-            return Ok(self.qp.pd);
+        if self.ctx.qp.xrc_domain.is_none() {
+            return Ok(self.ctx.qp.pd);
         }
         let incoming = self.ctx.incoming.ok_or(Fault::Protection)?;
         Ok(self.xrc_srq(incoming.packet.xrc_srqn)?.pd)
@@ -421,13 +378,8 @@ impl Env<'_> {
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
-        let (mrs, by) = (&self.qp.device.tables.mrs, self.qp.keys(pd));
+        let (mrs, by) = (&self.ctx.qp.device.tables.mrs, self.ctx.qp.keys(pd));
         mrs.remote(self.ctx.rcu, by, rkey, va, len, wants)
-    }
-
-    /// Writes the Global Route Header in front of a datagram.
-    fn write_grh(&self, incoming: &RxPacket<'_>) -> Result<(), Fault> {
-        self.segments()?.scatter(0, &incoming.grh())
     }
 }
 
@@ -435,7 +387,7 @@ impl ResponderEnv for Env<'_> {
     type Domain = PdId;
 
     fn fetch_recv(&mut self) -> Option<u32> {
-        if let Some(srq) = &self.qp.srq {
+        if let Some(srq) = &self.ctx.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         }
         let consumer = self.consumer.as_mut()?;
@@ -468,7 +420,7 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<PdId, Fault> {
         let pd = self.remote_pd()?;
-        if self.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
+        if self.ctx.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
             return Err(Fault::Protection);
         }
         if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
@@ -507,20 +459,17 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
-        self.qp
-            .device
-            .tables
-            .mrs
-            .flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
+        let mrs = &self.ctx.qp.device.tables.mrs;
+        mrs.flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        let mrs = &self.qp.device.tables.mrs;
-        mrs.invalidate(self.ctx.rcu, self.qp.keys(self.remote_pd()?), rkey)
+        let mrs = &self.ctx.qp.device.tables.mrs;
+        mrs.invalidate(self.ctx.rcu, self.ctx.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
-        self.qp.count_completion(
+        self.ctx.qp.count_completion(
             completion.status,
             Counter::ResponderErrors,
             Counter::ResponderFlushes,
@@ -529,7 +478,7 @@ impl ResponderEnv for Env<'_> {
             wr_id: self.current.wr_id,
             timestamp: self.ctx.now,
             byte_len: completion.byte_len,
-            qp_num: self.qp.number,
+            qp_num: self.ctx.qp.number,
             src_qp: completion.src_qp,
             status: completion.status as u8,
             opcode: completion.opcode as u8,
@@ -547,7 +496,8 @@ impl ResponderEnv for Env<'_> {
         if completion.solicited {
             cqe.flags |= CQE_SOLICITED;
         }
-        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.qp.qp_type) {
+        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.ctx.qp.qp_type)
+        {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
@@ -558,7 +508,8 @@ impl ResponderEnv for Env<'_> {
                 };
             }
             if completion.status == Status::Success {
-                if let Err(fault) = self.write_grh(incoming) {
+                let written = self.segments();
+                if let Err(fault) = written.and_then(|to| to.scatter(0, &incoming.grh())) {
                     cqe.status = fault.status() as u8;
                 }
             }
@@ -567,25 +518,21 @@ impl ResponderEnv for Env<'_> {
             consumer.retire();
         }
         // XRC: the shared receive queue determines the completion queue.
-        let srq = self.current.srq.take();
+        let (srq, qp, solicited) = (self.current.srq.take(), self.ctx.qp, completion.solicited);
         match &srq {
-            Some(srq) => self
-                .completions
-                .push_to(srq, &cqe, self.qp, completion.solicited),
-            None => self
-                .completions
-                .push(&self.qp.recv_cq, &cqe, self.qp, completion.solicited),
+            Some(srq) => self.completions.push_to(srq, &cqe, qp, solicited),
+            None => self.completions.push(&qp.recv_cq, &cqe, qp, solicited),
         }
     }
 
     fn event(&mut self, event: ResponderEvent) {
         match event {
-            ResponderEvent::CommEstablished => self.qp.raise(QpEvent::CommunicationEstablished),
-            ResponderEvent::AccessError => self.qp.raise(QpEvent::AccessError),
-            ResponderEvent::RequestError => self.qp.raise(QpEvent::RequestError),
-            ResponderEvent::Fatal => self.qp.raise(QpEvent::Fatal),
-            ResponderEvent::PkeyViolation => self.qp.device.count_bad_pkeys(1),
-            ResponderEvent::QkeyViolation => self.qp.device.count_bad_qkey(),
+            ResponderEvent::CommEstablished => self.ctx.qp.raise(QpEvent::CommunicationEstablished),
+            ResponderEvent::AccessError => self.ctx.qp.raise(QpEvent::AccessError),
+            ResponderEvent::RequestError => self.ctx.qp.raise(QpEvent::RequestError),
+            ResponderEvent::Fatal => self.ctx.qp.raise(QpEvent::Fatal),
+            ResponderEvent::PkeyViolation => self.ctx.qp.device.count_bad_pkeys(1),
+            ResponderEvent::QkeyViolation => self.ctx.qp.device.count_bad_qkey(),
         }
     }
 
@@ -600,7 +547,7 @@ impl ResponderEnv for Env<'_> {
         count: u32,
         pd: PdId,
     ) -> (u32, Result<(), TxError>) {
-        let room = self.transmitter.room();
+        let room = self.transmitter.room;
         if room < count {
             let (sent, result) = match room {
                 0 => (0, Ok(())),
@@ -611,14 +558,18 @@ impl ResponderEnv for Env<'_> {
         let Payload::Read { rkey, va, len } = packet.payload else {
             return (0, Err(TxError::RemoteAccess));
         };
-        let (mrs, rcu, by) = (&self.qp.device.tables.mrs, self.ctx.rcu, self.qp.keys(pd));
+        let (mrs, rcu, by) = (
+            &self.ctx.qp.device.tables.mrs,
+            self.ctx.rcu,
+            self.ctx.qp.keys(pd),
+        );
         let reference = |whole: u32| {
             let reference = Reference::to_read(pd, rkey, va);
             let pinned = mrs.pinned(rcu, &reference, whole.into());
             pinned.map(|_| reference)
         };
-        if let Some(sent) = self.transmitter.send_zero_copy(packet, count, reference) {
-            return sent;
+        if self.transmitter.send_zero_copy(packet, count, reference) {
+            return (count, Ok(()));
         }
         // Looks up the key only once.
         let whole = len.checked_mul(count).ok_or(Fault::Length);

@@ -17,10 +17,7 @@ use super::{
     cnp::PendingCnp, requester::SendSide, responder::RecvSide, EventCtx, Half, Locked,
     PendingCompletions, Qp,
 };
-use crate::{
-    counters::Counter,
-    transport::{congestion::is_marked, rx_packet::RxPacket},
-};
+use crate::{counters::Counter, transport::rx_packet::RxPacket};
 use core::mem::take;
 use kernel::sync::{rcu, ArcBorrow};
 use linux_rdma::{
@@ -40,19 +37,15 @@ pub(crate) struct HalfWork {
     pub(super) outcome: Outcome,
 }
 
-/// A locked half that receives packets.
-struct ReceivingHalf<'a, H: Half> {
-    half: Locked<'a, H>,
-    /// The packets come from the peer: all packets of a batch have the same addresses.
-    from_peer: bool,
-    /// It is not proven that the peer's GSO packets arrive unmodified.
-    unproven: bool,
-}
-
 /// The state of a half in a batch.
 pub(crate) struct BatchHalf<'a, H: Half> {
     /// At most one half is locked at a time.
-    locked: Option<ReceivingHalf<'a, H>>,
+    locked: Option<Locked<'a, H>>,
+    /// If it is locked: the packets come from the peer. All packets of a batch have the same
+    /// addresses.
+    from_peer: bool,
+    /// If it is locked: it is not proven that the peer's GSO packets arrive unmodified.
+    unproven: bool,
     work: HalfWork,
 }
 
@@ -60,6 +53,8 @@ impl<H: Half> Default for BatchHalf<'_, H> {
     fn default() -> Self {
         Self {
             locked: None,
+            from_peer: false,
+            unproven: false,
             work: HalfWork::default(),
         }
     }
@@ -69,7 +64,7 @@ impl<H: Half> BatchHalf<'_, H> {
     /// Unlocks the half, if it is locked. [`RxBatch::finish`] locks it again if it has something to
     /// send.
     fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
-        if let Some(ReceivingHalf { half, .. }) = self.locked.take() {
+        if let Some(half) = self.locked.take() {
             // A packet that was discarded starts no round.
             self.work.outcome.transmit |= self.work.any && half.wants_round();
             Qp::unlock(qp, half);
@@ -78,8 +73,7 @@ impl<H: Half> BatchHalf<'_, H> {
 
     /// Finishes the deferred work, and unlocks the half.
     fn finish(&mut self, qp: ArcBorrow<'_, Qp>) {
-        let locked = self.locked.take().map(|receiving| receiving.half);
-        H::finish(qp, locked, take(&mut self.work));
+        H::finish(qp, self.locked.take(), take(&mut self.work));
     }
 }
 
@@ -98,7 +92,7 @@ pub(crate) struct RxBatch<'a> {
     /// Cache of the ICRC prefix of the previous packet.
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
-    vector: &'a Vector,
+    pub(crate) vector: &'a Vector,
 }
 
 impl<'a> RxBatch<'a> {
@@ -114,10 +108,6 @@ impl<'a> RxBatch<'a> {
             prefix: LastPrefix::default(),
             vector,
         }
-    }
-
-    pub(crate) fn vector(&self) -> &'a Vector {
-        self.vector
     }
 
     /// Returns the queue pair of the previous packet, if it has this number.
@@ -142,11 +132,11 @@ impl<'a> RxBatch<'a> {
         &mut self,
         qp: ArcBorrow<'a, Qp>,
         incoming: &RxPacket<'_>,
-    ) -> Option<(&mut ReceivingHalf<'a, H>, &mut HalfWork)> {
+    ) -> &mut BatchHalf<'a, H> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
             let mut half = Locked::<H>::new(arc_borrow_ref(qp));
-            let path = half.path().as_ref();
+            let path = half.tx().path.as_ref();
             let path = path.filter(|path| incoming.is_from_peer_of(path));
             let from_peer = path.is_some();
             let unproven =
@@ -154,14 +144,11 @@ impl<'a> RxBatch<'a> {
             if from_peer {
                 half.on_batch(incoming);
             }
-            H::of_batch(self).locked = Some(ReceivingHalf {
-                half,
-                from_peer,
-                unproven,
-            });
+            let state = H::of_batch(self);
+            (state.from_peer, state.unproven) = (from_peer, unproven);
+            state.locked = Some(half);
         }
-        let BatchHalf { locked, work } = H::of_batch(self);
-        Some((locked.as_mut()?, work))
+        H::of_batch(self)
     }
 
     fn unlock(&mut self, qp: ArcBorrow<'_, Qp>) {
@@ -172,7 +159,7 @@ impl<'a> RxBatch<'a> {
     /// Returns how many packets `qp` takes as a burst that starts with this one.
     pub(crate) fn accepts_burst(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
         // Packets with an ECN mark must be examined one by one.
-        if is_marked(incoming.tos()) {
+        if incoming.is_marked() {
             return 1;
         }
         self.switch_to(qp);
@@ -185,11 +172,15 @@ impl<'a> RxBatch<'a> {
 
     #[inline]
     fn burst_of<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
-        match self.lock::<H>(qp, incoming) {
-            Some((receiving, _)) if receiving.from_peer => {
-                receiving.half.accepts_burst(incoming.packet)
-            }
-            _ => 1,
+        let state = self.lock::<H>(qp, incoming);
+        let from_peer = state.from_peer;
+        let Some(half) = state.locked.as_mut().filter(|_| from_peer) else {
+            return 1;
+        };
+        if half.reorder_buffer().is_empty() {
+            half.accepts_burst(incoming.packet)
+        } else {
+            1
         }
     }
 
@@ -222,25 +213,26 @@ impl<'a> RxBatch<'a> {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let accepts = |receiving: &ReceivingHalf<'_, H>| {
-            receiving.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected()
-        };
-        let Some((receiving, work)) = self
-            .lock::<H>(qp, incoming)
-            .filter(|(receiving, _)| accepts(receiving))
-        else {
-            qp.count(Counter::Discarded);
+        let vector = self.vector;
+        let state = self.lock::<H>(qp, incoming);
+        let is_accepted = state.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected();
+        let (Some(half), work) = (&mut state.locked, &mut state.work) else {
             return;
         };
-        let half = &mut *receiving.half;
-        if receiving.unproven {
-            if let Some(path) = half.path() {
+        if !is_accepted {
+            qp.count(Counter::Discarded);
+            return;
+        }
+        if state.unproven {
+            if let Some(path) = &half.tx().path {
                 incoming.update_proof(&path.elision);
             }
         }
-        let cnp = half.cnp(incoming);
+        let half: &mut H = half;
+        let cnp = PendingCnp::of(incoming, half);
         half.expire_buffered(incoming.now);
-        let mut outcome = half.handle_packet(&qp, incoming, rcu, &mut work.completions);
+        let mut ctx = EventCtx::of(&qp, incoming, rcu);
+        let mut outcome = half.handle_packet(incoming, ctx, &mut work.completions);
         // The core is also told if the buffer has become empty: of two packets with one PSN that
         // differ, none is kept.
         let mut has_buffered = !half.reorder_buffer().is_empty();
@@ -250,8 +242,8 @@ impl<'a> RxBatch<'a> {
             has_buffered |= !half.reorder_buffer().is_empty();
         }
         if has_buffered {
-            let (now, vector) = (incoming.now, incoming.vector());
-            outcome.merge(deliver_buffered(half, &qp, now, vector, rcu, work));
+            ctx.incoming = None;
+            outcome.merge(deliver_buffered(half, ctx, vector, work));
         }
         if outcome.sqe {
             qp.state.fail_send_queue();
@@ -304,17 +296,16 @@ impl<'a> RxBatch<'a> {
 #[cold]
 fn deliver_buffered<H: Half>(
     half: &mut H,
-    qp: &Qp,
-    now: u64,
+    ctx: EventCtx<'_>,
     vector: &Vector,
-    rcu: &rcu::Guard,
     work: &mut HalfWork,
 ) -> Outcome {
     let (mut outcome, mut taken) = (Outcome::default(), false);
     while let Some(kept) = half.next_buffered() {
         taken = true;
-        let handled = RxPacket::with_kept(&kept, vector, now, |again| {
-            let outcome = half.handle_packet(qp, again, rcu, &mut work.completions);
+        let handled = RxPacket::with_kept(&kept, vector, ctx.now, |again| {
+            let ctx = EventCtx::of(ctx.qp, again, ctx.rcu);
+            let outcome = half.handle_packet(again, ctx, &mut work.completions);
             (again.packet.psn(), outcome)
         });
         let Some((psn, more)) = handled else {
@@ -324,17 +315,12 @@ fn deliver_buffered<H: Half>(
         if more.buffer {
             let expected = half.expected_psn();
             half.reorder_buffer()
-                .insert_kept(kept, expected, psn, now, vector);
+                .insert_kept(kept, expected, psn, ctx.now);
         } else {
             kept.consume();
         }
     }
-    let ctx = EventCtx {
-        rcu,
-        now,
-        incoming: None,
-    };
-    outcome.merge(half.on_buffered(qp, ctx, taken, &mut work.completions));
+    outcome.merge(half.on_buffered(ctx, taken, &mut work.completions));
     outcome
 }
 
@@ -345,7 +331,8 @@ impl Qp {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let mut batch = RxBatch::new(incoming.vector());
+        let vector = Vector::new();
+        let mut batch = RxBatch::new(&vector);
         batch.deliver(this, incoming, rcu);
         batch.finish();
     }
@@ -354,8 +341,8 @@ impl Qp {
     /// no lock.
     #[cold]
     pub(crate) fn on_modified_packet(&self, skb: &RxSkb) {
-        let path = lock_bh(&self.recv).path.clone();
-        if let Some(path) = path.filter(|path| path.is_from_peer(skb)) {
+        let path = lock_bh(&self.recv).tx.path.clone();
+        if let Some(path) = path.filter(|path| path.is_from_peer(skb.source(), skb.destination())) {
             path.elision.on_modified();
         }
     }

@@ -24,16 +24,6 @@ pub(crate) struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// Calls `f` for each piece of the list: see [`wqe::for_each_piece`].
-    fn for_each(
-        &self,
-        offset: u32,
-        len: usize,
-        f: impl FnMut(u32, u64, usize, u32) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        wqe::for_each_piece(self.list, offset, len, f)
-    }
-
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
     pub(crate) fn gather(
         &self,
@@ -41,44 +31,44 @@ impl Segments<'_> {
         len: u32,
         to: &mut PacketWriter<'_>,
     ) -> Result<(), Fault> {
-        self.for_each(offset, len as usize, |lkey, addr, _, n| {
+        wqe::for_each_piece(self.list, offset, len as usize, |lkey, addr, _, n| {
             self.mrs
                 .local(self.rcu, self.pd, lkey, addr, n, false)?
                 .read(0, n, to)
         })
     }
 
+    /// Returns the key and the address of `len` bytes, from byte `offset` of the list on, if they
+    /// lie in one segment.
+    fn single(&self, offset: u32, len: u32) -> Option<(u32, u64)> {
+        let mut found = None;
+        let result = wqe::for_each_piece(self.list, offset, len as usize, |lkey, addr, _, n| {
+            found = Some((lkey, addr));
+            // Stops at the first segment if the range spans several.
+            (n == len).then_some(()).ok_or(Fault::Malformed)
+        });
+        found.filter(|_| result.is_ok())
+    }
+
     /// Returns `len` bytes from byte `offset` of the list on, if they lie in one readable segment.
     pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
-        let mut found = None;
-        self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, false)?;
-            found = Some(span).filter(|_| n == len);
-            // Stops at the first segment if the range spans several.
-            found.as_ref().map(|_| ()).ok_or(Fault::Malformed)
-        })
-        .ok()?;
-        found
+        let (lkey, addr) = self.single(offset, len)?;
+        let span = self.mrs.local(self.rcu, self.pd, lkey, addr, len, false);
+        span.ok()
     }
 
     /// Returns a reference to `len` bytes from byte `offset` of the list on, if they lie in one
     /// segment of pinned user memory.
     pub(crate) fn reference(&self, offset: u32, len: u32) -> Option<Reference> {
-        let mut found = None;
-        self.for_each(offset, len as usize, |lkey, addr, _, n| {
-            let reference = Reference::local(self.pd, lkey, addr);
-            let pinned = self.mrs.pinned(self.rcu, &reference, n.into());
-            found = pinned.filter(|_| n == len).map(|_| reference);
-            // Stops at the first segment if the range spans several.
-            found.map(|_| ()).ok_or(Fault::Malformed)
-        })
-        .ok()?;
-        found
+        let (lkey, addr) = self.single(offset, len)?;
+        let reference = Reference::local(self.pd, lkey, addr);
+        let pinned = self.mrs.pinned(self.rcu, &reference, len.into());
+        pinned.map(|_| reference)
     }
 
     /// Copies bytes to the list, from byte `offset` on.
     pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
-        self.for_each(offset, from.len(), |lkey, addr, done, n| {
+        wqe::for_each_piece(self.list, offset, from.len(), |lkey, addr, done, n| {
             let piece = from
                 .get(done..)
                 .and_then(|f| f.get(..n as usize))
@@ -91,9 +81,14 @@ impl Segments<'_> {
 
     /// Copies the payload of a packet to the list, from byte `offset` on.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
-        self.for_each(offset, from.payload_len(), |lkey, addr, done, n| {
-            let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
-            from.copy_to_span(done, n as usize, &span)
-        })
+        wqe::for_each_piece(
+            self.list,
+            offset,
+            from.payload_len(),
+            |lkey, addr, done, n| {
+                let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
+                from.copy_to_span(done, n as usize, &span)
+            },
+        )
     }
 }

@@ -3,7 +3,7 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    requester::SendSide, responder::RecvSide, rx::HalfWork, state::Failed, EventCtx, Half, Locked,
+    requester::SendSide, responder::RecvSide, rx::HalfWork, EventCtx, Half, Locked,
     PendingCompletions, Qp, Round,
 };
 use crate::{
@@ -45,8 +45,9 @@ const EVENTS: [QpEvent; 6] = [
 
 impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
-    pub(super) fn now(rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn now(qp: &'a Qp, rcu: &'a rcu::Guard) -> Self {
         Self {
+            qp,
             rcu,
             now: monotonic_ns(),
             incoming: None,
@@ -54,8 +55,9 @@ impl<'a> EventCtx<'a> {
     }
 
     /// Returns the context of a received packet.
-    pub(super) fn of(incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn of(qp: &'a Qp, incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
         Self {
+            qp,
             rcu,
             now: incoming.now,
             incoming: Some(incoming),
@@ -128,7 +130,7 @@ impl Qp {
             H::on_round_end(qp);
         }
         if round.fatal || lost {
-            Self::enter_error(this);
+            Self::enter_error(this, path::BATCHES);
         }
         Self::report_events(this);
         if round.blocked {
@@ -186,7 +188,7 @@ impl Qp {
             (None, _) => {}
         }
         if outcome.fatal || lost {
-            Self::enter_error(this);
+            Self::enter_error(this, path::BATCHES);
         }
     }
 
@@ -230,86 +232,75 @@ impl Qp {
         }
     }
 
-    /// Takes the receive side out of the states in which it acknowledges, by calling `end`. First
-    /// sends the pending ACKs and responses, in at most `batches` batches. May be called from any
-    /// context except hard interrupts.
+    /// Takes the receive side out of the states in which it acknowledges, by calling `end` once.
+    /// First sends the pending ACKs and responses, in at most `batches` batches. May be called from
+    /// any context except hard interrupts.
     ///
     /// Every end of a queue pair leads here: destruction (by its consumer, with its program, with
     /// its device or with the module), the Reset state and the Error state. The consumer may see
     /// the completion of a request before its ACK was sent. If the ACK were dropped, the peer would
     /// retry until its work request fails, although all data has arrived. An ACK may be pending
-    /// here because:
-    ///
-    /// - it is delayed;
-    /// - the CPU that handled the request has released the lock but not sent yet;
-    /// - another CPU runs the receive side, and will run it again;
-    /// - the receive side waits for its softirq, because `LoopbackBatch` deliveries were nested or
-    ///   because READ responses used up a budget.
+    /// because it is delayed, or because the context that runs the receive side, or the softirq
+    /// that will run it, has not sent it yet.
     ///
     /// In all of these cases the responder still holds the ACK, so this function takes it from
     /// there. It does not run the [`SerialWork`], whose owner may be the context that this one has
     /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
     /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
-    /// lock: no request is executed in between. A filled batch is sent even if the queue pair is
-    /// gone.
+    /// lock: no request is executed in between.
     ///
-    /// This function neither fails nor waits. A packet is lost, as on a wire, if there is no memory
-    /// for it or if its network device is gone. READ responses beyond `batches`, and everything
-    /// after them, are not sent. If the wire loses an ACK after this, the peer's work request
-    /// fails, as it does with hardware: a queue pair answers nothing in the Reset and Error states
-    /// (IBA 10.3.1).
-    pub(super) fn end_recv<R>(
+    /// This function neither fails nor waits. READ responses beyond `batches`, and everything after
+    /// them, are not sent. If the wire loses an ACK after this, the peer's work request fails, as
+    /// it does with hardware: a queue pair answers nothing in the Reset and Error states (IBA
+    /// 10.3.1).
+    pub(super) fn end_recv(
         this: ArcBorrow<'_, Self>,
         batches: u32,
-        end: impl FnOnce(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
-    ) -> R {
-        for _ in 1..batches {
-            if !Self::last_round(this, |more, _, _, _| more) {
+        mut end: impl FnMut(&mut RecvSide, EventCtx<'_>, &mut PendingCompletions),
+    ) {
+        let qp = arc_borrow_ref(this);
+        for left in (0..batches).rev() {
+            let mut round = Round::default();
+            let is_last = {
+                let mut side = Locked::<RecvSide>::new(qp);
+                // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
+                // nested too deeply, the packets go through the network stack, which queues them.
+                if qp.device.is_deeply_nested() {
+                    side.tx.transport = Transport::Stack;
+                }
+                side.responder.stop_waiting();
+                side.fill(qp, &mut round);
+                side.count();
+                let is_last = left == 0 || !(round.more || round.blocked);
+                if is_last {
+                    let rcu = rcu::read_lock();
+                    end(&mut side, EventCtx::now(qp, &rcu), &mut round.completions);
+                    // The side may have been reset.
+                    side.before = *side.counters();
+                }
+                is_last
+            };
+            qp.send_batch(&mut round.batch);
+            // A completion queue that overflows now loses only flushed completions; the queue pair
+            // has ended.
+            let _ = round.completions.report(&qp.recv_cq);
+            if is_last {
                 break;
             }
         }
-        Self::last_round(this, |_, side, ctx, completions| {
-            end(side, ctx, completions)
-        })
     }
 
-    /// Fills a batch with pending ACKs and responses, and sends it. Calls `then` before the side is
-    /// unlocked; the first argument of `then` tells whether more is pending.
-    fn last_round<R>(
-        this: ArcBorrow<'_, Self>,
-        then: impl FnOnce(bool, &mut RecvSide, EventCtx<'_>, &mut PendingCompletions) -> R,
-    ) -> R {
-        let qp = arc_borrow_ref(this);
-        let mut round = Round::default();
-        let result = {
-            let mut side = Locked::<RecvSide>::new(qp);
-            // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
-            // nested too deeply, the packets go through the network stack, which queues them.
-            if qp.device.is_deeply_nested() {
-                side.transport = Transport::Stack;
-            }
-            side.responder.stop_waiting();
-            side.fill(qp, &mut round);
-            side.count();
-            let rcu = rcu::read_lock();
-            let more = round.more || round.blocked;
-            let ctx = EventCtx::now(&rcu);
-            let result = then(more, &mut side, ctx, &mut round.completions);
-            // The side may have been reset.
-            side.before = *side.counters();
-            result
-        };
-        qp.send_batch(&mut round.batch);
-        // A completion queue that overflows now loses only flushed completions; the queue pair has
-        // ended.
-        let _ = round.completions.report(&qp.recv_cq);
-        result
+    /// Empties both sides.
+    pub(super) fn reset(this: ArcBorrow<'_, Self>) {
+        Self::end_recv(this, path::LAST_BATCHES, |side, _, _| side.reset());
+        // After the receive side: see `SendSide::take_delayed_ack`.
+        lock_bh(&this.send).reset(&this);
     }
 
     /// Ends a stream: the program must ring the doorbell again for each batch. Sends the work
     /// requests that it posted without one.
     pub(super) fn end_stream(this: ArcBorrow<'_, Self>) {
-        let ended = lock_bh(&this.send).end_stream();
+        let ended = lock_bh(&this.send).end_stream(&this);
         if ended {
             Self::kick_send(this);
         } else if this.is_polled {
@@ -326,29 +317,24 @@ impl Qp {
         }
     }
 
-    /// Enters the Error state: sends pending ACKs and responses, and completes all outstanding work
-    /// requests as flushed, in order. May be called from any context except hard interrupts.
-    pub(crate) fn enter_error(this: ArcBorrow<'_, Self>) {
-        Self::enter_error_within(this, path::BATCHES);
-    }
-
-    /// Enters the Error state. Sends at most `batches` batches of pending ACKs and responses. See
-    /// [`Qp::enter_error`].
-    pub(super) fn enter_error_within(this: ArcBorrow<'_, Self>, batches: u32) {
+    /// Enters the Error state: sends pending ACKs and responses, in at most `batches` batches, and
+    /// completes all outstanding work requests as flushed, in order. May be called from any context
+    /// except hard interrupts.
+    pub(super) fn enter_error(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = arc_borrow_ref(this);
         let failed = qp.state.fail();
 
         let mut completions = PendingCompletions::default();
         {
             let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(&rcu);
+            let ctx = EventCtx::now(qp, &rcu);
             let mut side = Locked::<SendSide>::new(qp);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
-                side.end_stream();
-                side.with(qp, ctx, None, &mut completions, |requester, slots, env| {
+                side.end_stream(qp);
+                side.with(ctx, None, &mut completions, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
             }
@@ -359,10 +345,10 @@ impl Qp {
         Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state() == QpState::Error {
                 side.reorder_buffer.clear();
-                side.flush(qp, ctx, completions);
+                side.flush(ctx, completions);
             }
         });
-        if failed == Failed::Now && qp.srq.is_some() {
+        if failed && qp.srq.is_some() {
             // After the completion of the receive work request that the queue pair had taken
             // (J-15).
             qp.raise(QpEvent::LastWqeReached);
@@ -402,10 +388,6 @@ impl Qp {
 impl SerialTask<SEND_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
 
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
-
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::round::<SendSide>(this)
     }
@@ -413,10 +395,6 @@ impl SerialTask<SEND_WORK> for Qp {
 
 impl SerialTask<RECV_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
-
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
 
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::round::<RecvSide>(this)
@@ -455,8 +433,8 @@ impl Qp {
         let mut half = Locked::<H>::new(qp);
         {
             let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(&rcu);
-            work.outcome = half.handle_timeout(qp, ctx, &mut work.completions);
+            let ctx = EventCtx::now(qp, &rcu);
+            work.outcome = half.handle_timeout(ctx, &mut work.completions);
         }
         // Before the half fills a batch: packets after a timeout have ICRCs (`SendSide::count`).
         half.count();

@@ -26,7 +26,7 @@ use kernel::{
 use linux_rdma::{
     impl_has_serial_work,
     net::{QueueLimit, TxOwner},
-    sync::{lock_irqsave, SerialQueue, SerialTask, SerialWork},
+    sync::{lock_irqsave, SerialTask, SerialWork},
 };
 
 /// Smallest limit of queued packets.
@@ -69,20 +69,6 @@ impl LocalQueue {
         )
     }
 
-    /// Appends a queue pair to the list of waiting ones, unless it is in the list.
-    fn wait(this: &Arc<Self>, qp: Arc<Qp>) {
-        let room = {
-            let mut state = lock_irqsave(&this.state);
-            if let Ok(waiter) = ListArc::try_from_arc(qp) {
-                state.waiters.push_back(waiter);
-            }
-            state.limit.room()
-        };
-        if room != 0 {
-            Self::wake(this);
-        }
-    }
-
     fn wake(this: &Arc<Self>) {
         SerialWork::<Self>::queue(this.as_arc_borrow(), 0);
     }
@@ -110,10 +96,6 @@ impl LocalQueue {
 }
 
 impl SerialTask for LocalQueue {
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
-
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         let Some(qp) = this.next() else {
             return false;
@@ -176,10 +158,19 @@ impl LocalShare {
         lock_irqsave(&self.queue.state).limit.queued(packets);
     }
 
-    /// Makes the queue pair wait for room.
+    /// Appends the queue pair to the list of those that wait for room, unless it is in the list.
     pub(crate) fn wait(&self, qp: Arc<Qp>) {
         self.waits.store(1, Relaxed);
-        LocalQueue::wait(&self.queue, qp);
+        let room = {
+            let mut state = lock_irqsave(&self.queue.state);
+            if let Ok(waiter) = ListArc::try_from_arc(qp) {
+                state.waiters.push_back(waiter);
+            }
+            state.limit.room()
+        };
+        if room != 0 {
+            LocalQueue::wake(&self.queue);
+        }
     }
 }
 

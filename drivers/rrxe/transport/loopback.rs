@@ -56,10 +56,10 @@ enum PayloadSource {
 /// The part of a [`LoopbackBatch`] that stands in for a packet of the network stack.
 #[derive(Clone, Copy)]
 pub(crate) struct LoopbackPacket<'a> {
-    batch: &'a LoopbackBatch,
+    pub(super) batch: &'a LoopbackBatch,
     payload: ResolvedPayload<'a>,
     /// SIMD context for copying.
-    pub(crate) vector: &'a Vector,
+    vector: &'a Vector,
 }
 
 /// Location of a packet's payload at delivery.
@@ -74,8 +74,8 @@ impl LoopbackBatch {
     /// Returns an empty loopback batch for the peer of a path.
     pub(crate) fn new(path: &Path) -> Self {
         Self {
-            source: *path.source(),
-            destination: *path.destination(),
+            source: path.source,
+            destination: path.destination,
             packets: KVec::new(),
             arena: PayloadArena::default(),
         }
@@ -151,12 +151,7 @@ impl LoopbackBatch {
 impl<'a> LoopbackPacket<'a> {
     /// Returns whether the packet comes from the peer of a path.
     pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
-        path.has_addresses(&self.batch.source, &self.batch.destination)
-    }
-
-    /// Returns the length of an IP packet with this UDP payload.
-    pub(crate) fn ip_len(&self, udp_payload_len: usize) -> usize {
-        self.batch.ip_len(udp_payload_len)
+        path.is_from_peer(self.batch.source, self.batch.destination)
     }
 
     /// Calls `f` for each contiguous piece of `len` bytes of the payload, from `offset` on, in

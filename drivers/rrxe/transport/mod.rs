@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`congestion`] | ECN bits |
+//! | [`flow`] | route and header fields that the packets of a batch share |
 //! | [`guard`] | protection of the UDP port against other programs of this host |
 //! | [`icrc_elision`] | packets without ICRCs between two ends on this host |
 //! | [`local_queue`] | limit of the packets that are queued on this host |
@@ -15,7 +15,7 @@
 //! | [`sockets`] | the sockets of each network namespace |
 //! | [`tx`] | outgoing packets |
 
-pub(crate) mod congestion;
+pub(crate) mod flow;
 mod guard;
 pub(crate) mod icrc_elision;
 pub(crate) mod local_queue;

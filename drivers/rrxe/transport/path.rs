@@ -10,7 +10,7 @@ use kernel::{
     sync::{rcu, SpinLock},
 };
 use linux_rdma::{
-    net::{Flow, IpAddr, Route, RxSkb},
+    net::{Flow, IpAddr, Route},
     rdma::AddressInfo,
     sync::lock_bh,
 };
@@ -18,9 +18,12 @@ use linux_rdma::{
 /// A path.
 #[pin_data]
 pub(crate) struct Path {
-    info: AddressInfo,
-    source: IpAddr,
-    destination: IpAddr,
+    /// The address as the consumer set it.
+    pub(crate) info: AddressInfo,
+    /// The local address.
+    pub(super) source: IpAddr,
+    /// The peer's address.
+    pub(super) destination: IpAddr,
     /// The route of the last packets; looked up again once the stack reports it as stale.
     #[pin]
     route: SpinLock<Option<Route>>,
@@ -38,30 +41,10 @@ impl Path {
         })
     }
 
-    /// Returns the address as the consumer set it.
-    pub(crate) fn info(&self) -> &AddressInfo {
-        &self.info
-    }
-
-    /// Returns the local address.
-    pub(crate) fn source(&self) -> &IpAddr {
-        &self.source
-    }
-
-    /// Returns the peer's address.
-    pub(crate) fn destination(&self) -> &IpAddr {
-        &self.destination
-    }
-
-    /// Returns whether a packet comes from the peer, and to the local address of this path.
-    pub(crate) fn is_from_peer(&self, skb: &RxSkb) -> bool {
-        self.source == skb.destination() && self.destination == skb.source()
-    }
-
-    /// Returns whether a packet that bypassed the network stack, with these addresses, comes from
-    /// the peer.
-    pub(crate) fn has_addresses(&self, source: &IpAddr, destination: &IpAddr) -> bool {
-        self.source == *destination && self.destination == *source
+    /// Returns whether a packet with these addresses comes from the peer, and to the local address
+    /// of this path.
+    pub(crate) fn is_from_peer(&self, source: IpAddr, destination: IpAddr) -> bool {
+        self.source == destination && self.destination == source
     }
 
     /// Returns the current route. `None` if the stack has no route.

@@ -41,7 +41,7 @@ use rrxe_core::{
 const MAX_NESTING: u64 = 2;
 
 /// The queue pair number of the general services interface.
-const GSI: u32 = 1;
+pub(crate) const GSI: u32 = 1;
 
 /// Returns the RDMA device of a network device, or of the nearest lower device that has one.
 pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
@@ -124,21 +124,6 @@ impl Receiver {
         if datagram.is_as_written() {
             return Some(Ok(()));
         }
-        let (computed, received) = Self::icrcs(datagram, headers, batch)?;
-        Some(if computed == received {
-            Ok(())
-        } else {
-            Err(received)
-        })
-    }
-
-    /// Returns the computed and the received ICRC. `None` if the datagram is not a packet.
-    #[inline(always)]
-    fn icrcs(
-        datagram: &Datagram<'_>,
-        headers: &[u8],
-        batch: &mut RxBatch<'_>,
-    ) -> Option<([u8; ICRC], [u8; ICRC])> {
         let total = datagram.payload_len();
         let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
         let make = || Self::prefix(datagram);
@@ -154,7 +139,8 @@ impl Receiver {
         datagram
             .copy_bits(total.checked_sub(ICRC)?, &mut received)
             .ok()?;
-        Some((icrc::finish(state), received))
+        let is_right = icrc::finish(state) == received;
+        Some(is_right.then_some(()).ok_or(received))
     }
 
     /// Returns whether a datagram that came in on `dev` may be for a queue pair of the network
@@ -170,33 +156,13 @@ impl Receiver {
         with_addressed(dev, skb, rcu, |dev| device_on(dev, rcu))
     }
 
-    /// Delivers a multicast to each member of its group. An error of one member does not affect the
-    /// others (I-07). Returns whether the group has a member.
-    fn multicast(dev: &NetDevice, skb: &RxSkb, incoming: &RxPacket<'_>, rcu: &rcu::Guard) -> bool {
-        let device = match incoming.packet.bth.opcode.class() {
-            wire::Class::Ud => device_on(dev, rcu),
-            _ => None,
-        };
-        let mut taken = false;
-        if let Some(device) = device {
-            let groups = &device.data().multicast;
-            for qp in groups.members_of(&skb.destination(), rcu) {
-                taken = true;
-                Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
-            }
-        }
-        taken
-    }
-
     /// Counts a packet that reached no queue pair.
     fn count(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard, counter: Counter) {
         if let Some(device) = Self::device(dev, skb, rcu) {
             device.data().counters.count(counter);
         }
     }
-}
 
-impl Receiver {
     /// Ends a burst: hands it to its queue pair.
     fn end_burst<'a>(
         burst: &mut Option<Burst<'a, '_>>,
@@ -206,7 +172,8 @@ impl Receiver {
     ) {
         if let Some(burst) = burst.take() {
             let packet = burst.packet.burst(burst.packets);
-            batch.deliver(burst.qp, &RxPacket::of(&packet, burst.datagram, now), rcu);
+            let incoming = RxPacket::of(&packet, burst.datagram, None, now);
+            batch.deliver(burst.qp, &incoming, rcu);
         }
     }
 
@@ -249,7 +216,7 @@ impl Receiver {
         if !self.has_valid_icrc(dev, &datagram, &packet, headers, batch, rcu) {
             return false;
         }
-        let incoming = RxPacket::of(&packet, datagram, now).received_by(dev);
+        let incoming = RxPacket::of(&packet, datagram, Some(dev), now);
         if let Some(qp) = found {
             let max = if packet.starts_burst() && datagram.is_followed() {
                 batch.accepts_burst(qp, &incoming)
@@ -269,7 +236,7 @@ impl Receiver {
                 }
                 _ => batch.deliver(qp, &incoming, rcu),
             }
-        } else if !self.special(dev, skb, &incoming, batch, rcu) {
+        } else if !Self::special(dev, skb, &incoming, batch, rcu) {
             self.count_unclaimed(dev, skb, &packet, rcu);
         }
         true
@@ -307,12 +274,11 @@ impl Receiver {
     /// Counts a packet that has no receiver.
     #[cold]
     fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
-        let number = packet.bth.dest_qpn;
+        let is_known = || self.tables.qps.get(packet.bth.dest_qpn, rcu).is_some();
         let counter = match packet.operation {
             wire::Operation::Cnp => Counter::CnpsIgnored,
-            _ if Self::is_special(skb, packet) => Counter::Discarded,
-            _ if self.tables.qps.get(number, rcu).is_none() => Counter::UnknownNumber,
-            _ => Counter::Discarded,
+            _ if Self::is_special(skb, packet) || is_known() => Counter::Discarded,
+            _ => Counter::UnknownNumber,
         };
         Self::count(dev, skb, rcu, counter);
     }
@@ -347,31 +313,39 @@ impl Receiver {
     }
 
     /// Delivers a packet to the members of its multicast group, or to the general services
-    /// interface. Returns whether there was a receiver.
+    /// interface. An error of one member does not affect the others (I-07). Returns whether there
+    /// was a receiver.
     #[cold]
     fn special(
-        &self,
         dev: &NetDevice,
         skb: &RxSkb,
         incoming: &RxPacket<'_>,
         batch: &mut RxBatch<'_>,
         rcu: &rcu::Guard,
     ) -> bool {
-        let number = incoming.packet.bth.dest_qpn;
-        let is_multicast = skb.destination().is_multicast();
-        if is_multicast && number == multicast::QPN {
-            batch.finish();
-            return Self::multicast(dev, skb, incoming, rcu);
-        }
-        if is_multicast || number != GSI {
-            return false;
-        }
-        batch.finish();
-        let gsi = Self::device(dev, skb, rcu).and_then(|device| device.data().gsi());
-        if let Some(qp) = &gsi {
+        let bth = &incoming.packet.bth;
+        let mut taken = false;
+        let mut deliver = |qp: &Arc<Qp>| {
+            taken = true;
             Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
+        };
+        match (skb.destination().is_multicast(), bth.dest_qpn) {
+            (true, multicast::QPN) if bth.opcode.class() == wire::Class::Ud => {
+                batch.finish();
+                if let Some(device) = device_on(dev, rcu) {
+                    let groups = &device.data().multicast;
+                    groups.members_of(&skb.destination(), rcu).for_each(deliver);
+                }
+            }
+            (false, GSI) => {
+                batch.finish();
+                if let Some(qp) = Self::device(dev, skb, rcu).and_then(|d| d.data().gsi()) {
+                    deliver(&qp);
+                }
+            }
+            _ => {}
         }
-        gsi.is_some()
+        taken
     }
 }
 
@@ -448,7 +422,7 @@ impl DeviceState {
             rx_batch.last(number).or_else(find),
             // If the region is gone, the packet is lost. The sender learns the reason when it
             // retransmits.
-            entry.find(batch, &self.tables.mrs, rx_batch.vector(), rcu),
+            entry.find(batch, &self.tables.mrs, rx_batch.vector, rcu),
         ) else {
             self.counters.count(Counter::Discarded);
             return;

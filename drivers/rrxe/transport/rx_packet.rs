@@ -3,6 +3,7 @@
 //! Received packets, from the network stack or from another queue pair of the device.
 
 use super::{
+    flow::ECN,
     icrc_elision::{IcrcElision, Mark},
     loopback::LoopbackPacket,
     path::Path,
@@ -54,21 +55,21 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Returns the IPv4 type of service or IPv6 traffic class; 0 for a packet that never left the
-    /// device, which nothing can mark.
+    /// Returns whether the packet has an ECN mark: it met with congestion on its way. Nothing can
+    /// mark a packet that never left the device.
     #[inline]
-    pub(crate) fn tos(&self) -> u8 {
-        match &self.source {
-            PacketSource::Datagram(datagram) => datagram.packet().tos(),
-            PacketSource::Loopback(_) => 0,
-        }
+    pub(crate) fn is_marked(&self) -> bool {
+        self.skb().is_some_and(|skb| skb.tos() & ECN == ECN)
     }
 
     /// Returns whether the packet comes from the peer of a path.
     #[inline]
     pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
         match &self.source {
-            PacketSource::Datagram(datagram) => path.is_from_peer(datagram.packet()),
+            PacketSource::Datagram(datagram) => {
+                let skb = datagram.packet();
+                path.is_from_peer(skb.source(), skb.destination())
+            }
             PacketSource::Loopback(loopback) => loopback.is_from_peer_of(path),
         }
     }
@@ -195,7 +196,9 @@ impl RxPacket<'_> {
             PacketSource::Loopback(loopback) => {
                 let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
                 let around = self.payload_offset().wrapping_add(self.packet.bth.pad.into());
-                loopback.ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
+                loopback
+                    .batch
+                    .ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
             }
         };
         (each as u64).wrapping_mul(packets.into())
@@ -210,21 +213,17 @@ impl RxPacket<'_> {
 impl<'a> RxPacket<'a> {
     /// Returns a packet of the network stack, or a burst that starts with it.
     #[inline]
-    pub(crate) fn of(packet: &'a Packet, datagram: Datagram<'a>, now: u64) -> Self {
+    pub(crate) fn of(
+        packet: &'a Packet,
+        datagram: Datagram<'a>,
+        netdev: Option<&'a NetDevice>,
+        now: u64,
+    ) -> Self {
         Self {
             packet,
             source: PacketSource::Datagram(datagram),
-            netdev: None,
+            netdev,
             now,
-        }
-    }
-
-    /// Sets the network device that received the packet.
-    #[inline]
-    pub(crate) fn received_by(self, netdev: &'a NetDevice) -> Self {
-        Self {
-            netdev: Some(netdev),
-            ..self
         }
     }
 
@@ -243,15 +242,6 @@ impl<'a> RxPacket<'a> {
         }
     }
 
-    /// Returns the SIMD context for copying the payload.
-    #[inline]
-    pub(crate) fn vector(&self) -> &'a Vector {
-        match &self.source {
-            PacketSource::Datagram(datagram) => datagram.vector(),
-            PacketSource::Loopback(loopback) => loopback.vector,
-        }
-    }
-
     /// Calls `f` with a packet that was verified and buffered before.
     pub(crate) fn with_kept<R>(
         kept: &KeptDatagram,
@@ -261,7 +251,7 @@ impl<'a> RxPacket<'a> {
     ) -> Option<R> {
         let datagram = kept.datagram(vector);
         let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&RxPacket::of(&packet, datagram, now)))
+        Some(f(&RxPacket::of(&packet, datagram, None, now)))
     }
 }
 

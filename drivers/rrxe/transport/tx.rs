@@ -1,43 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Outgoing packets: turns the core's headers and payload references into packets of the network
-//! stack.
+//! stack, or of a [`LoopbackBatch`].
 
 use super::{
-    congestion,
+    flow::{is_veth, may_queue, FlowTemplate, MAX_SEGMENTS},
     loopback::{LoopbackBatch, MIN_ZERO_COPY},
     path::Path,
 };
 use crate::{
     counters::Counter,
-    limits,
     qp::Qp,
-    verbs::{
-        device::DeviceState,
-        mr::{Reference, Span},
-    },
+    verbs::mr::{Reference, Span},
 };
 use kernel::{
     prelude::*,
     sync::{rcu, Arc},
 };
 use linux_rdma::{
-    net::{
-        IpAddr, NetDevice, PacketWriter, Route, TxQueue, TxSkb, IPV4_HEADER, IPV6_HEADER,
-        UDP_HEADER,
-    },
+    net::{PacketWriter, TxQueue, TxSkb},
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, LastPrefix, Prefix, NO_ICRC},
+    icrc::{self, LastPrefix, NO_ICRC},
     Fault, TxError, TxPacket,
 };
-
-/// Maximum number of datagrams in a GSO packet.
-const MAX_SEGMENTS: u32 = 16;
-
-/// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
-const GSO_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
 
 /// Packets smaller than this get a buffer for [`SMALL_GSO_PACKETS`] of them from the start: one
 /// larger allocation is cheaper than one for each packet.
@@ -46,265 +33,10 @@ const SMALL_GSO_PACKETS: usize = 8;
 
 /// Scratch state for the ICRCs and copies of a batch.
 #[derive(Default)]
-pub(crate) struct IcrcScratch {
+struct IcrcScratch {
     /// SIMD context; held from the first packet on.
     vector: Vector,
     prefix: LastPrefix,
-}
-
-/// Route and header fields that the packets of one path share, for the duration of a batch.
-pub(crate) struct FlowTemplate<'a> {
-    path: &'a Path,
-    route: Route,
-    source_port: u16,
-    tos: u8,
-    /// Largest UDP payload, in bytes, of a GSO packet, which the stack segments; 0 if each packet
-    /// leaves alone.
-    max_gso_payload: usize,
-    /// Payload in page fragments needs no ICRC.
-    omit_icrc: bool,
-    /// Packets may be queued on this host.
-    may_queue: bool,
-    /// A capture sees the packets.
-    is_captured: bool,
-}
-
-/// Returns whether a device is one end of a veth pair. Without a queueing discipline, it passes
-/// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware
-/// that segments packets is not given GSO packets, because it would write UDP checksums into the
-/// datagrams.
-#[inline]
-fn is_veth(dev: &NetDevice) -> bool {
-    dev.is_kind(c"veth")
-}
-
-/// Returns whether packets that leave through a device may wait on this host: in a queueing
-/// discipline, in a hardware ring, or in a lower device.
-fn may_queue(dev: &NetDevice, is_veth: bool, rcu: &rcu::Guard) -> bool {
-    dev.has_queue(rcu) || !(is_veth || dev.is_loopback())
-}
-
-impl<'a> FlowTemplate<'a> {
-    /// Returns `None` if there is no route: the packets are lost. Packets may form GSO packets if
-    /// the device supports them, and if no capture must see packets as they are on a wire.
-    #[inline(always)]
-    pub(crate) fn new(
-        path: &'a Path,
-        device: &DeviceState,
-        source_port: u16,
-        rcu: &rcu::Guard,
-    ) -> Option<Self> {
-        let route = path.route(device, source_port, rcu)?;
-        let dev = route.device(rcu);
-        let (is_veth, is_captured) = (is_veth(dev), dev.is_captured(rcu));
-        let may_queue = may_queue(dev, is_veth, rcu);
-        let limit = if is_veth && !is_captured {
-            dev.udp_gso_limit(MAX_SEGMENTS) as usize
-        } else {
-            0
-        };
-        Some(Self {
-            path,
-            route,
-            source_port,
-            tos: path.info().traffic_class,
-            max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
-            omit_icrc: false,
-            may_queue,
-            is_captured,
-        })
-    }
-
-    /// Returns the template for a connected queue pair, which reacts to congestion.
-    pub(crate) fn connected(
-        path: &'a Path,
-        device: &DeviceState,
-        source_port: u16,
-        rcu: &rcu::Guard,
-    ) -> Option<Self> {
-        let mut template = Self::new(path, device, source_port, rcu)?;
-        template.tos = congestion::connected_tos(&device.config, template.tos);
-        // A queueing discipline may segment GSO packets.
-        template.omit_icrc = !template.is_captured
-            && !template.may_queue
-            && !device.config.always_icrc
-            && path.elision.may_omit();
-        Some(template)
-    }
-
-    /// Returns the template for datagrams to one destination. They always carry an ICRC, because
-    /// without retransmission nothing would reveal that packets without one get lost. Multicasts
-    /// leave one by one, because the stack copies them.
-    pub(crate) fn datagrams(
-        path: &'a Path,
-        device: &DeviceState,
-        source_port: u16,
-        rcu: &rcu::Guard,
-    ) -> Option<Self> {
-        let mut template = Self::new(path, device, source_port, rcu)?;
-        if path.destination().is_multicast() {
-            template.max_gso_payload = 0;
-        }
-        Some(template)
-    }
-
-    /// Returns whether the route leads back over the loopback device, with neither a queueing
-    /// discipline nor a capture that must see the packets.
-    #[inline]
-    fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
-        self.route.device(rcu).is_loopback() && !self.may_queue && !self.is_captured
-    }
-
-    /// Replaces the type of service or traffic class.
-    pub(crate) fn with_tos(self, tos: u8) -> Self {
-        Self { tos, ..self }
-    }
-
-    fn udp_header(&self, payload_len: usize) -> [u8; UDP_HEADER] {
-        let [s0, s1] = self.source_port.to_be_bytes();
-        let [d0, d1] = limits::ROCE_UDP_PORT.to_be_bytes();
-        // At most 64 KiB with all headers.
-        let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
-        // No checksum: the ICRC is the stronger protection.
-        [s0, s1, d0, d1, l0, l1, 0, 0]
-    }
-
-    fn hop_limit(&self) -> u8 {
-        match self.path.info().hop_limit {
-            0 => limits::DEFAULT_HOP_LIMIT,
-            n => n,
-        }
-    }
-
-    fn ipv4_header(
-        &self,
-        source: [u8; 4],
-        destination: [u8; 4],
-        ident: u16,
-        payload_len: usize,
-    ) -> [u8; IPV4_HEADER] {
-        let [l0, l1] = (payload_len.wrapping_add(IPV4_HEADER + UDP_HEADER) as u16).to_be_bytes();
-        let [i0, i1] = ident.to_be_bytes();
-        let [s0, s1, s2, s3] = source;
-        let [d0, d1, d2, d3] = destination;
-        let (tos, hops) = (self.tos, self.hop_limit());
-        // 0x40: don't fragment. 17: UDP.
-        [
-            0x45, tos, l0, l1, i0, i1, 0x40, 0, hops, 17, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3,
-        ]
-    }
-
-    fn ipv6_header(
-        &self,
-        source: &[u8; 16],
-        destination: &[u8; 16],
-        payload_len: usize,
-    ) -> [u8; IPV6_HEADER] {
-        let info = self.path.info();
-        let mut header = [0; IPV6_HEADER];
-        let first = 6 << 28 | u32::from(self.tos) << 20 | info.flow_label;
-        let (fixed, addresses) = header.split_at_mut(8);
-        let [f0, f1, f2, f3] = first.to_be_bytes();
-        let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
-        fixed.copy_from_slice(&[f0, f1, f2, f3, l0, l1, 17, self.hop_limit()]);
-        let (to_source, to_destination) = addresses.split_at_mut(16);
-        to_source.copy_from_slice(source);
-        to_destination.copy_from_slice(destination);
-        header
-    }
-
-    /// Returns the part of the ICRC's input in front of the BTH.
-    fn prefix(&self, ident: u16, total: usize) -> Option<Prefix> {
-        let udp = self.udp_header(total);
-        match (self.path.source(), self.path.destination()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let ip = self.ipv4_header(*source, *destination, ident, total);
-                Some(Prefix::ipv4(&ip, &udp))
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let ip = self.ipv6_header(source, destination, total);
-                Some(Prefix::ipv6(&ip, &udp))
-            }
-            // There is no route between two IP versions, and so no template.
-            _ => None,
-        }
-    }
-
-    /// Returns the state of the ICRC after the headers of a packet. `ident` is the packet's IPv4
-    /// Identification. `last` caches the prefix of the previous packet.
-    fn start_icrc(
-        &self,
-        packet: &TxPacket,
-        ident: u16,
-        vector: &Vector,
-        last: &mut LastPrefix,
-    ) -> u32 {
-        let total = packet.udp_payload_len() as usize;
-        let prefix = last.prefix(total, ident, || self.prefix(ident, total));
-        prefix.map_or(0, |prefix| {
-            prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), packet.header())
-        })
-    }
-
-    /// Writes a UDP payload: headers, the payload by `gather`, padding, and the ICRC, or zeros if
-    /// the ICRC is omitted.
-    fn write(
-        packet: &TxPacket,
-        icrc: Option<u32>,
-        writer: &mut PacketWriter<'_>,
-        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<(), TxError> {
-        // The writer is as large as the packet's own length, so the calls can't fail.
-        let _ = writer.push(packet.header());
-        if let Some(icrc) = icrc {
-            writer.start_sum(icrc);
-        }
-        gather(writer)?;
-        let _ = writer.push_zeros(packet.pad.into());
-        let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(writer.end_sum()));
-        let _ = writer.push(&icrc);
-        Ok(())
-    }
-
-    /// Writes the headers in front of the UDP payload. Returns `None` on failure: the packet is
-    /// lost.
-    fn finish(&self, mut skb: TxSkb, ident: u16) -> Option<TxSkb> {
-        let len = skb.len();
-        let udp = self.udp_header(len);
-        let finished = match (self.path.source(), self.path.destination()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let ip = self.ipv4_header(*source, *destination, ident, len);
-                skb.finish(&self.route, &ip, &udp)
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let ip = self.ipv6_header(source, destination, len);
-                skb.finish(&self.route, &ip, &udp)
-            }
-            _ => Err(EINVAL),
-        };
-        self.path.elision.mark().set(&mut skb);
-        finished.is_ok().then_some(skb)
-    }
-
-    /// Makes a packet; `gather` writes the payload. Returns `Ok(None)` if there is no memory: the
-    /// packet is lost.
-    pub(crate) fn packet(
-        &self,
-        packet: &TxPacket,
-        scratch: &mut IcrcScratch,
-        mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<Option<TxSkb>, TxError> {
-        let Some(mut gso) = GsoPacket::new(self, packet, false) else {
-            return Ok(None);
-        };
-        let count = gso.append(self, &mut { *packet }, 1, scratch, |_, writer| {
-            gather(writer)
-        })?;
-        Ok(match count {
-            0 => None,
-            _ => gso.finish(self),
-        })
-    }
 }
 
 /// How packets get to the peer of a connected queue pair.
@@ -333,6 +65,19 @@ impl Transport {
             Self::Stack
         }
     }
+}
+
+/// The state of transmission that a side of a queue pair keeps from one batch to the next.
+#[derive(Default)]
+pub(crate) struct TxState {
+    /// The path to the peer of a connected queue pair.
+    pub(crate) path: Option<Arc<Path>>,
+    pub(crate) source_port: u16,
+    /// Send side: the transport of the last batch. Receive side: the transport by which the last
+    /// request came, and by which responses leave.
+    pub(crate) transport: Transport,
+    /// The last GSO packet was long, so that small packets are expected to form a long one again.
+    pub(crate) long_gso: bool,
 }
 
 /// The packets that a batch sends, in order.
@@ -397,10 +142,9 @@ pub(crate) struct Transmitter<'a> {
     gso: Option<GsoPacket>,
     scratch: IcrcScratch,
     /// Number of packets for which this host has room.
-    room: u32,
-    /// The last GSO packet was long, so that small packets are expected to form a long one again.
-    /// The side keeps this from one batch to the next.
-    pub(crate) long_gso: bool,
+    pub(crate) room: u32,
+    /// [`TxState::long_gso`].
+    long_gso: &'a mut bool,
 }
 
 /// A GSO packet under construction: packets of one size that cross the stack together.
@@ -486,7 +230,7 @@ impl GsoPacket {
                 let gather = |writer: &mut PacketWriter<'_>| gather(done, writer);
                 let icrc =
                     (!without_icrc).then(|| template.start_icrc(packet, ident, vector, prefix));
-                FlowTemplate::write(packet, icrc, writer, gather)?;
+                write_packet(packet, icrc, writer, gather)?;
                 packet.advance();
             }
             Ok(())
@@ -511,10 +255,43 @@ impl GsoPacket {
     }
 }
 
+/// Writes a UDP payload: headers, the payload by `gather`, padding, and the ICRC, or zeros if the
+/// ICRC is omitted.
+fn write_packet(
+    packet: &TxPacket,
+    icrc: Option<u32>,
+    writer: &mut PacketWriter<'_>,
+    gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+) -> Result<(), TxError> {
+    // The writer is as large as the packet's own length, so the calls can't fail.
+    let _ = writer.push(packet.header());
+    if let Some(icrc) = icrc {
+        writer.start_sum(icrc);
+    }
+    gather(writer)?;
+    let _ = writer.push_zeros(packet.pad.into());
+    let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(writer.end_sum()));
+    let _ = writer.push(&icrc);
+    Ok(())
+}
+
+/// Makes a packet without payload, which leaves alone. Returns `None` if there is no memory.
+pub(crate) fn single_packet(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<TxSkb> {
+    let (mut gso, mut scratch) = (
+        GsoPacket::new(template, packet, false)?,
+        IcrcScratch::default(),
+    );
+    match gso.append(template, &mut { *packet }, 1, &mut scratch, |_, _| Ok(())) {
+        Ok(1..) => gso.finish(template),
+        _ => None,
+    }
+}
+
 impl<'a> Transmitter<'a> {
-    /// Returns a transmitter without a batch, which sends nothing.
+    /// Returns a transmitter without a batch, which sends nothing. `long_gso` is
+    /// [`TxState::long_gso`].
     #[inline]
-    pub(crate) fn new(qp: &'a Qp) -> Self {
+    pub(crate) fn new(qp: &'a Qp, long_gso: &'a mut bool) -> Self {
         Self {
             qp,
             template: None,
@@ -522,13 +299,8 @@ impl<'a> Transmitter<'a> {
             gso: None,
             scratch: IcrcScratch::default(),
             room: u32::MAX,
-            long_gso: false,
+            long_gso,
         }
-    }
-
-    /// Returns the number of packets for which this host has room.
-    pub(crate) fn room(&self) -> u32 {
-        self.room
     }
 
     /// Opens `batch`. If the route leads back to this host, and packets may bypass the network
@@ -574,7 +346,7 @@ impl<'a> Transmitter<'a> {
     }
 
     /// Sends consecutive packets, related by [`TxPacket::advance`], without copying their payload.
-    /// `reference` returns a reference to all of it. Returns `None`, and sends nothing, if the
+    /// `reference` returns a reference to all of it. Returns false, and sends nothing, if the
     /// payload can't stay in place until the packets are delivered.
     #[inline]
     pub(crate) fn send_zero_copy(
@@ -582,17 +354,20 @@ impl<'a> Transmitter<'a> {
         packet: &TxPacket,
         count: u32,
         reference: impl FnOnce(u32) -> Option<Reference>,
-    ) -> Option<(u32, Result<(), TxError>)> {
+    ) -> bool {
         let Some(TxBatch::Loopback(loopback)) = self.batch.as_deref_mut() else {
-            return None;
+            return false;
         };
         let whole = packet.payload.len().checked_mul(count);
-        let reference = reference(whole.filter(|len| *len >= MIN_ZERO_COPY)?)?;
+        let whole = whole.filter(|len| *len >= MIN_ZERO_COPY);
+        let Some(reference) = whole.and_then(reference) else {
+            return false;
+        };
         if !loopback.push_reference(packet, count, reference) {
             // A batch has fewer than 2^16 packets.
             self.count_lost(count as u16);
         }
-        Some((count, Ok(())))
+        true
     }
 
     /// Sends a packet; `gather` writes the payload. A packet that can't be sent is lost: the
@@ -681,43 +456,51 @@ impl<'a> Transmitter<'a> {
         max: u32,
         gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
+        let sent = self.append(packet, max, gather)?;
+        if sent == 0 {
+            self.finish();
+            self.count_lost(1);
+            packet.advance();
+        }
+        Ok(sent.max(1))
+    }
+
+    /// Appends packets to a GSO packet: see [`Self::send_gso`]. Returns 0 if there is no route or
+    /// no memory.
+    #[inline(always)]
+    fn append(
+        &mut self,
+        packet: &mut TxPacket,
+        max: u32,
+        gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
+    ) -> Result<u32, TxError> {
         if self.batch.is_none() {
             return Err(TxError::NoRoom);
         }
         self.scratch.vector.hold();
         let Some(template) = &self.template else {
-            self.count_lost(1);
-            packet.advance();
-            return Ok(1);
+            return Ok(0);
         };
         let size = packet.udp_payload_len() as usize;
         let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
         let new = !self.gso.as_ref().is_some_and(accepts);
         if new {
-            let gso = GsoPacket::new(template, packet, self.long_gso);
+            let gso = GsoPacket::new(template, packet, *self.long_gso);
             self.finish();
             self.gso = gso;
         }
         let (Some(template), Some(gso)) = (&self.template, &mut self.gso) else {
-            self.count_lost(1);
-            packet.advance();
-            return Ok(1);
+            return Ok(0);
         };
         // A shorter packet is the last one.
         let last = size < gso.size || template.max_gso_payload == 0;
         let sent = gso.append(template, packet, max, &mut self.scratch, gather);
         if sent.is_err() && new {
             self.gso = None;
-        }
-        let sent = sent?;
-        if sent == 0 {
-            self.count_lost(1);
-            packet.advance();
-        }
-        if last || sent == 0 {
+        } else if sent.is_ok() && last {
             self.finish();
         }
-        Ok(sent.max(1))
+        sent
     }
 
     /// Sets the path of the following packets: the datagrams of a batch may have many destinations.
@@ -751,7 +534,7 @@ impl<'a> Transmitter<'a> {
             return;
         };
         let count = gso.count;
-        self.long_gso = usize::from(count) > SMALL_GSO_PACKETS;
+        *self.long_gso = usize::from(count) > SMALL_GSO_PACKETS;
         if gso.without_icrc {
             self.qp
                 .with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));

@@ -31,7 +31,7 @@ use linux_rdma::{
         wr::{wc, QpIdentity, Wc, WcContents},
         CqTarget, Device, Udata,
     },
-    sync::{lock_irqsave, smp_mb, SerialQueue, SerialTask, SerialWork},
+    sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
 };
 
 /// A completion queue, shared by queue pairs.
@@ -460,10 +460,6 @@ impl Cq {
 }
 
 impl SerialTask for Cq {
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
-    }
-
     fn round(this: ArcBorrow<'_, Self>, what: u32) -> bool {
         this.notify_now(what);
         false

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The route, the header fields and the start of the ICRC that the packets of a batch share.
+
+use super::path::Path;
+use crate::{config::Config, limits, verbs::device::DeviceState};
+use kernel::sync::rcu;
+use linux_rdma::{
+    net::{IpAddr, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
+    vector::Vector,
+};
+use rrxe_core::{
+    icrc::{LastPrefix, Prefix},
+    TxPacket,
+};
+
+/// Maximum number of datagrams in a GSO packet.
+pub(super) const MAX_SEGMENTS: u32 = 16;
+
+/// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
+const GSO_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
+
+/// The two ECN bits of the type of service or traffic class (RFC 3168). If both are set, the packet
+/// met with congestion on its way.
+pub(super) const ECN: u8 = 3;
+/// Capable of ECN, as RoCE hardware marks its packets: ECT(0).
+const ECT: u8 = 2;
+
+/// Route and header fields that the packets of one path share, for the duration of a batch.
+pub(crate) struct FlowTemplate<'a> {
+    pub(super) path: &'a Path,
+    pub(super) route: Route,
+    source_port: u16,
+    tos: u8,
+    /// Largest UDP payload, in bytes, of a GSO packet, which the stack segments; 0 if each packet
+    /// leaves alone.
+    pub(super) max_gso_payload: usize,
+    /// Payload in page fragments needs no ICRC.
+    pub(super) omit_icrc: bool,
+    /// Packets may be queued on this host.
+    pub(super) may_queue: bool,
+    /// A capture sees the packets.
+    is_captured: bool,
+}
+
+/// The IP header of a packet.
+enum IpHeader {
+    V4([u8; IPV4_HEADER]),
+    V6([u8; IPV6_HEADER]),
+}
+
+/// Returns whether a device is one end of a veth pair. Without a queueing discipline, it passes
+/// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware
+/// that segments packets is not given GSO packets, because it would write UDP checksums into the
+/// datagrams.
+#[inline]
+pub(super) fn is_veth(dev: &NetDevice) -> bool {
+    dev.is_kind(c"veth")
+}
+
+/// Returns whether packets that leave through a device may wait on this host: in a queueing
+/// discipline, in a hardware ring, or in a lower device.
+pub(super) fn may_queue(dev: &NetDevice, is_veth: bool, rcu: &rcu::Guard) -> bool {
+    dev.has_queue(rcu) || !(is_veth || dev.is_loopback())
+}
+
+/// Returns the type of service of a connected queue pair's packets, which leave as ECN-capable if
+/// notifications slow it down (IBA A17.9). The consumer chooses the DSCP.
+fn connected_tos(config: &Config, traffic_class: u8) -> u8 {
+    if config.is_reaction_point {
+        traffic_class & !ECN | ECT
+    } else {
+        traffic_class
+    }
+}
+
+impl<'a> FlowTemplate<'a> {
+    /// Returns the template for packets of a type of service or traffic class. Returns `None` if
+    /// there is no route: the packets are lost. Packets may form GSO packets if the device supports
+    /// them, and if no capture must see packets as they are on a wire.
+    #[inline(always)]
+    pub(crate) fn new(
+        path: &'a Path,
+        device: &DeviceState,
+        source_port: u16,
+        tos: u8,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        let route = path.route(device, source_port, rcu)?;
+        let dev = route.device(rcu);
+        let (is_veth, is_captured) = (is_veth(dev), dev.is_captured(rcu));
+        let may_queue = may_queue(dev, is_veth, rcu);
+        let limit = if is_veth && !is_captured {
+            dev.udp_gso_limit(MAX_SEGMENTS) as usize
+        } else {
+            0
+        };
+        Some(Self {
+            path,
+            route,
+            source_port,
+            tos,
+            max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
+            omit_icrc: false,
+            may_queue,
+            is_captured,
+        })
+    }
+
+    /// Returns the template for a connected queue pair, which reacts to congestion.
+    pub(super) fn connected(
+        path: &'a Path,
+        device: &DeviceState,
+        source_port: u16,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        let tos = connected_tos(&device.config, path.info.traffic_class);
+        let mut template = Self::new(path, device, source_port, tos, rcu)?;
+        // A queueing discipline may segment GSO packets.
+        template.omit_icrc = !template.is_captured
+            && !template.may_queue
+            && !device.config.always_icrc
+            && path.elision.may_omit();
+        Some(template)
+    }
+
+    /// Returns the template for datagrams to one destination. They always carry an ICRC, because
+    /// without retransmission nothing would reveal that packets without one get lost. Multicasts
+    /// leave one by one, because the stack copies them.
+    pub(super) fn datagrams(
+        path: &'a Path,
+        device: &DeviceState,
+        source_port: u16,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        let tos = path.info.traffic_class;
+        let mut template = Self::new(path, device, source_port, tos, rcu)?;
+        if path.destination.is_multicast() {
+            template.max_gso_payload = 0;
+        }
+        Some(template)
+    }
+
+    /// Returns whether the route leads back over the loopback device, with neither a queueing
+    /// discipline nor a capture that must see the packets.
+    #[inline]
+    pub(super) fn is_loopback_route(&self, rcu: &rcu::Guard) -> bool {
+        self.route.device(rcu).is_loopback() && !self.may_queue && !self.is_captured
+    }
+
+    fn udp_header(&self, payload_len: usize) -> [u8; UDP_HEADER] {
+        let [s0, s1] = self.source_port.to_be_bytes();
+        let [d0, d1] = limits::ROCE_UDP_PORT.to_be_bytes();
+        // At most 64 KiB with all headers.
+        let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
+        // No checksum: the ICRC is the stronger protection.
+        [s0, s1, d0, d1, l0, l1, 0, 0]
+    }
+
+    /// Returns the IP header of a packet; `ident` is the IPv4 Identification.
+    #[inline]
+    fn ip_header(&self, ident: u16, udp_payload_len: usize) -> IpHeader {
+        let (info, tos) = (&self.path.info, self.tos);
+        let hops = match info.hop_limit {
+            0 => limits::DEFAULT_HOP_LIMIT,
+            n => n,
+        };
+        let len = udp_payload_len.wrapping_add(UDP_HEADER);
+        match (self.path.source, self.path.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let [l0, l1] = (len.wrapping_add(IPV4_HEADER) as u16).to_be_bytes();
+                let [i0, i1] = ident.to_be_bytes();
+                let [s0, s1, s2, s3] = source;
+                let [d0, d1, d2, d3] = destination;
+                // 0x40: don't fragment. 17: UDP.
+                IpHeader::V4([
+                    0x45, tos, l0, l1, i0, i1, 0x40, 0, hops, 17, 0, 0, s0, s1, s2, s3, d0, d1, d2,
+                    d3,
+                ])
+            }
+            // Both addresses of a path have the same version of IP.
+            _ => {
+                let mut header = [0; IPV6_HEADER];
+                let first = 6 << 28 | u32::from(tos) << 20 | info.flow_label;
+                let (fixed, addresses) = header.split_at_mut(8);
+                let [f0, f1, f2, f3] = first.to_be_bytes();
+                let [l0, l1] = (len as u16).to_be_bytes();
+                fixed.copy_from_slice(&[f0, f1, f2, f3, l0, l1, 17, hops]);
+                let (source, destination) = addresses.split_at_mut(16);
+                source.copy_from_slice(&info.sgid);
+                destination.copy_from_slice(&info.dgid);
+                IpHeader::V6(header)
+            }
+        }
+    }
+
+    /// Returns the part of the ICRC's input in front of the BTH.
+    fn prefix(&self, ident: u16, udp_payload_len: usize) -> Prefix {
+        let udp = self.udp_header(udp_payload_len);
+        match self.ip_header(ident, udp_payload_len) {
+            IpHeader::V4(ip) => Prefix::ipv4(&ip, &udp),
+            IpHeader::V6(ip) => Prefix::ipv6(&ip, &udp),
+        }
+    }
+
+    /// Returns the state of the ICRC after the headers of a packet. `ident` is the packet's IPv4
+    /// Identification. `last` caches the prefix of the previous packet.
+    pub(super) fn start_icrc(
+        &self,
+        packet: &TxPacket,
+        ident: u16,
+        vector: &Vector,
+        last: &mut LastPrefix,
+    ) -> u32 {
+        let total = packet.udp_payload_len() as usize;
+        let prefix = last.prefix(total, ident, || Some(self.prefix(ident, total)));
+        prefix.map_or(0, |prefix| {
+            prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), packet.header())
+        })
+    }
+
+    /// Writes the headers in front of the UDP payload. Returns `None` on failure: the packet is
+    /// lost.
+    pub(super) fn finish(&self, mut skb: TxSkb, ident: u16) -> Option<TxSkb> {
+        let len = skb.len();
+        let udp = self.udp_header(len);
+        let finished = match self.ip_header(ident, len) {
+            IpHeader::V4(ip) => skb.finish(&self.route, &ip, &udp),
+            IpHeader::V6(ip) => skb.finish(&self.route, &ip, &udp),
+        };
+        self.path.elision.mark().set(&mut skb);
+        finished.is_ok().then_some(skb)
+    }
+}
