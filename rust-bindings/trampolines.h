@@ -10,7 +10,7 @@
 #include <linux/hrtimer.h>
 #include <rdma/ib_verbs.h>
 
-/* A driver's functions for the trampolines, and the texts that identify its devices (attributes.c). */
+/* A driver's functions for the trampolines, and texts about its devices (attributes.c). */
 struct rdma_rust_driver {
 	int (*req_notify_cq)(struct ib_cq *cq, u32 flags);
 	u32 (*get_link_layer)(struct ib_device *device, u32 port_num);

@@ -215,13 +215,13 @@ impl NetDevice {
 
     /// Returns whether the device is set up (`IFF_UP`).
     #[inline]
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         shim_netdev_flags(self) & raw::net_device_flags_IFF_UP != 0
     }
 
     /// Returns whether the device can carry traffic (RFC 2863 `ifOperStatus`).
     #[inline]
-    pub fn is_operational(&self) -> bool {
+    pub(crate) fn is_operational(&self) -> bool {
         shim_netif_oper_up(self)
     }
 

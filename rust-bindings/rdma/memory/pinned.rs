@@ -54,9 +54,9 @@ impl Umem {
 
     /// Lists the memory in blocks of the largest fitting size in the bitmap `sizes`.
     pub(super) fn blocks(&self, sizes: usize) -> Result<PageTable> {
-        // SAFETY: `self` owns the umem, and only `ib_umem_find_best_pgsz()` (umem.c) changes it. The
-        // "virtual address" for which the block size is chosen is the memory's own address, so the
-        // page size always fits.
+        // SAFETY: `self` owns the umem, and only `ib_umem_find_best_pgsz()` (umem.c) changes it.
+        // The "virtual address" for which the block size is chosen is the memory's own address, so
+        // the page size always fits.
         let (block, umem) = unsafe {
             let virt = (*self.0.as_ptr()).address as u64;
             let block = raw::ib_umem_find_best_pgsz(self.0.as_ptr(), sizes, virt);
