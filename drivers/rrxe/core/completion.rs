@@ -9,7 +9,7 @@
 pub enum Status {
     /// Done.
     Success = 0,
-    /// The message does not fit into the receive work request, or a READ response has a wrong length.
+    /// The message exceeds the receive work request, or a READ response has a wrong length.
     LocLen = 1,
     /// An inconsistency in the queue pair or the work request.
     LocQpOp = 2,

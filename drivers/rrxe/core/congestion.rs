@@ -17,8 +17,8 @@ use crate::psn::Psn;
 use crate::wire::{Bth, Opcode};
 use crate::{packet::CNP_RESERVED, Payload, TxPacket};
 
-/// Minimum rate in bytes per second: 10 Mbit/s, at which a packet of 4096 bytes leaves every 3.3 ms,
-/// often enough for the usual timeouts of a peer (67 ms).
+/// Minimum rate in bytes per second: 10 Mbit/s. At this rate a packet of 4096 bytes leaves every
+/// 3.3 ms, often enough for the usual timeouts of a peer (67 ms).
 pub const MIN_RATE: u64 = 10_000_000 / 8;
 
 /// Rate at which the limit is removed, in bytes per second: 100 Gbit/s.

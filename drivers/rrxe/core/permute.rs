@@ -49,7 +49,7 @@ const fn mix(x: u64) -> u64 {
 
 impl Permutation {
     /// Returns the permutation of `first..=last` for a random key. `None` if the range is empty,
-    /// exceeds 24 bits, or has less than a sixteenth of all numbers (cycle walking would take long).
+    /// exceeds 24 bits, or has less than a sixteenth of all numbers (cycle walking takes long).
     pub fn new(key: [u64; 2], first: u32, last: u32) -> Option<Permutation> {
         let size = last.checked_sub(first)?;
         if last >= crate::psn::MODULUS || size < crate::psn::MODULUS / 16 {

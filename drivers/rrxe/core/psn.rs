@@ -7,16 +7,15 @@ pub const MODULUS: u32 = 1 << 24;
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// Maximum number of packet sequence numbers that a requester may have outstanding: 2^23, so that
-/// the responder can tell old ones from new ones (IBA 9.7.1).
+/// Maximum number of outstanding packet sequence numbers: 2^23, so that the responder can tell old
+/// ones from new ones (IBA 9.7.1).
 pub const MAX_OUTSTANDING: u32 = 1 << 23;
 
 /// A packet sequence number (or, with the same arithmetic, a message sequence number).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
-/// Region of a PSN relative to the expected one (IBA 9.7.1, figure on the regions of the
-/// responder's PSN space).
+/// Region of a PSN relative to the expected one (IBA 9.7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
     /// The expected PSN.

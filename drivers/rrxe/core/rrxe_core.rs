@@ -63,7 +63,6 @@ pub mod psn;
 pub mod reorder;
 pub mod requester;
 pub mod responder;
-pub mod timeout;
 mod tx;
 pub mod wire;
 

@@ -251,8 +251,8 @@ impl Oracle {
     /// Returns the longest time, in nanoseconds, that the timers of this queue pair may wait.
     pub fn longest_wait(&self, qp: usize) -> u64 {
         let connection = self.connection(qp);
-        let timeout = timeout::ack_timeout(connection.timeout).unwrap_or(0);
-        (4 * timeout).max(timeout::rnr_timer(connection.rnr_timer))
+        let timeout = requester::ack_timeout(connection.timeout).unwrap_or(0);
+        (4 * timeout).max(wire::rnr_timer(connection.rnr_timer))
     }
 
     pub fn schedule(&mut self, delay: u64, event: Event) {

@@ -47,7 +47,7 @@ impl Credits {
             .is_none_or(|limit| self.sent == self.completed || is_beyond(limit, self.sent))
     }
 
-    /// Applies the credit code of an acknowledgement of all completed messages. The limit only rises.
+    /// Applies a credit code, which counts from the completed messages. The limit only rises.
     fn grant(&mut self, code: u8) {
         let Some(more) = credits(code) else {
             self.limit = None;

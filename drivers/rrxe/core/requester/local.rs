@@ -10,8 +10,8 @@ use super::Requester;
 const MAX_UNCOUNTED_RETRIES: u8 = 100;
 
 impl Requester {
-    /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`] if
-    /// its host still queues packets of this queue pair.
+    /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
+    /// if its host still queues packets of this queue pair.
     pub fn restart_timers(&mut self, now: u64) {
         if self.ack_deadline.is_some_and(|at| at <= now)
             && self.uncounted_retries < MAX_UNCOUNTED_RETRIES

@@ -153,8 +153,8 @@ impl Loss {
 }
 
 impl Requester {
-    /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair of
-    /// `len` packets after the observed reordering delay.
+    /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
+    /// of `len` packets after the observed reordering delay.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
         self.rtt.bound_first(now);
         let wait = self.loss.reorder_window;
@@ -208,7 +208,7 @@ impl Requester {
         if is_read && self.una != slot.progress.first_psn {
             self.peer.on_read_restarted(self.una);
         }
-        self.rtt.forget_timed();
+        self.rtt.timed = None;
         self.arm_probe(now);
         repair.len
     }
@@ -373,8 +373,8 @@ impl Requester {
         repaired
     }
 
-    /// Handles the acknowledgement of `advanced` packets, the lost one included. Returns the repair,
-    /// unless it was pending.
+    /// Handles the acknowledgement of `advanced` packets, the lost one included. Returns the
+    /// repair, unless it was pending.
     #[cold]
     fn on_repair_ack(&mut self, advanced: u32, original: bool, now: u64) -> Option<Repaired> {
         let repair = self.loss.repair.take()?;
@@ -461,7 +461,7 @@ impl Requester {
             reorder_window: self.loss.reorder_window,
             ..Loss::default()
         };
-        self.rtt.forget_timed();
+        self.rtt.timed = None;
     }
 
     /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
@@ -482,8 +482,8 @@ impl Requester {
         }
     }
 
-    /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its retransmission
-    /// is repeated.
+    /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its
+    /// retransmission is repeated.
     pub(super) fn probe(&mut self, now: u64) {
         self.loss.probe_at = None;
         if self.send_psn == self.una {
@@ -646,8 +646,7 @@ impl Requester {
             if let Some(entry) = self.loss.scoreboard.gaps.get_mut(n) {
                 *entry = asked;
             }
-            // Karn's algorithm: an answer could be to either transmission.
-            self.rtt.forget_timed();
+            self.rtt.timed = None;
         }
         true
     }

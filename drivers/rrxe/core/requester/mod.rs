@@ -27,7 +27,7 @@ pub use window::{MAX_WINDOW, WINDOW};
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::wire::Class;
-use crate::{timeout, Fault, Mtu, Packet, Service, TxError, TxPacket};
+use crate::{Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
 use peer::Peer;
@@ -48,6 +48,16 @@ const RNR_RETRY_INFINITE: u8 = 7;
 /// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
 /// a second take little CPU time.
 const MAX_RNR_BACKOFF: u64 = 10_000_000;
+
+/// Returns the acknowledge timeout `4.096 us * 2^code` (IBA 9.7.6.1.3); `None` for 0, which
+/// disables the timer. Ignores all but the low five bits.
+#[inline]
+pub const fn ack_timeout(code: u8) -> Option<u64> {
+    match code & 0x1f {
+        0 => None,
+        n => Some(4096u64.wrapping_shl(n as u32)),
+    }
+}
 
 /// Loss detection and retransmission strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,9 +287,9 @@ impl Requester {
         self.max_psn = psn;
     }
 
-    /// Sets the acknowledge timeout by its code; see [`timeout::ack_timeout`].
+    /// Sets the acknowledge timeout by its code; see [`ack_timeout`].
     pub fn set_timeout(&mut self, code: u8) {
-        self.ack_timeout = timeout::ack_timeout(code);
+        self.ack_timeout = ack_timeout(code);
         if self.ack_timeout.is_none() {
             self.ack_deadline = None;
             self.loss.probe_at = None;
@@ -327,8 +337,8 @@ impl Requester {
     }
 
     /// Returns when to call [`Requester::handle_timeout`], in nanoseconds. The driver asks again
-    /// after every other call. After `handle_timeout` the time is in the future, even if the pending
-    /// packets could not be sent.
+    /// after every other call. After `handle_timeout` the time is in the future, even if the
+    /// pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
         [
@@ -385,5 +395,19 @@ impl Requester {
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ack_timeout;
+
+    /// F-02
+    #[test]
+    fn f_02_zero_disables() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(1), Some(8_192));
+        assert_eq!(ack_timeout(14), Some(67_108_864));
+        assert_eq!(ack_timeout(31), Some(8_796_093_022_208));
     }
 }

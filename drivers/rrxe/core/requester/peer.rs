@@ -84,8 +84,8 @@ impl Peer {
         }
     }
 
-    /// Handles a READ response with a PSN within the READ, or with one already acknowledged. Returns
-    /// whether it answers the original request, not a retransmission.
+    /// Handles a READ response with a PSN within the READ, or with one already acknowledged.
+    /// Returns whether it answers the original request, not a retransmission.
     #[inline]
     pub(super) fn on_response_within_read(&mut self, operation: Operation, psn: Psn) -> bool {
         let is_first = matches!(

@@ -44,8 +44,8 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// Returns whether this is a READ, atomic, FLUSH or atomic write: an operation with an answer of
-    /// its own, which alone completes the work request.
+    /// Returns whether this is a READ, atomic, FLUSH or atomic write: an operation with an answer
+    /// of its own, which alone completes the work request.
     #[inline]
     pub const fn is_read_or_atomic(self) -> bool {
         self.is_atomic() || matches!(self, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite)

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
-use crate::wire::{Aeth, NakCode, Operation, Syndrome};
-use crate::{timeout, Ext, Outcome, Packet, Status};
+use crate::wire::{rnr_timer, Aeth, NakCode, Operation, Syndrome};
+use crate::{Ext, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
 struct Acked {
@@ -198,7 +198,7 @@ impl Requester {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => {
-                let time = timeout::rnr_timer(timer);
+                let time = rnr_timer(timer);
                 self.on_rnr_nak(cx, psn, time, vendor_err)
             }
             Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(cx, psn),
@@ -430,7 +430,7 @@ impl Requester {
     /// keep a CPU busy in softirqs, which are charged to no program.
     fn wait_for_ready(&mut self, from: Psn, now: u64, time: u64) {
         if self.rnr_wait.is_some_and(|wait| wait.from == from) {
-            // The same NAK, repeated or held back for reordering.
+            // The NAK was repeated, or held back for reordering.
             return;
         }
         let since = *self.rnr_since.get_or_insert(now);

@@ -48,8 +48,9 @@ pub(super) struct Rtt {
     repairs: Estimate,
     /// The shortest round trip; 0 before the first.
     pub(super) min: u64,
-    /// The packet whose answer will be the next sample, and its send time.
-    timed: Option<(Psn, u64)>,
+    /// The packet whose answer will be the next sample, and its send time. A retransmission clears
+    /// it, because the answer could be to either transmission (Karn's algorithm).
+    pub(super) timed: Option<(Psn, u64)>,
     /// Send time of the oldest packet in flight, or of a later one that is already acknowledged.
     pub(super) flight_start: u64,
 }
@@ -97,12 +98,6 @@ impl Rtt {
         }
     }
 
-    /// Drops the pending sample after a retransmission: its answer could be to either transmission
-    /// (Karn's algorithm).
-    pub(super) fn forget_timed(&mut self) {
-        self.timed = None;
-    }
-
     /// Takes the pending sample if its packet is one of the `acknowledged` ones from `first` on.
     #[inline]
     pub(super) fn on_progress(&mut self, first: Psn, acknowledged: u32, now: u64) {
@@ -120,8 +115,8 @@ impl Rtt {
         }
     }
 
-    /// Takes the time since the flight began, an upper bound, as the first sample. Without a sample,
-    /// the loss of a retransmission in the first flight would wait for the consumer's timer.
+    /// Takes the time since the flight began, an upper bound, as the first sample. Without one, the
+    /// loss of a retransmission in the first flight would wait for the consumer's timer.
     pub(super) fn bound_first(&mut self, now: u64) {
         if !self.is_measured() {
             self.repairs.sample(now.saturating_sub(self.flight_start));

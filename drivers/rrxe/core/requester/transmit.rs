@@ -251,8 +251,8 @@ impl Requester {
             .saturating_sub(self.response_psns)
     }
 
-    /// Returns how many packets from `send_psn` on, in the middle of a message, have the same headers
-    /// and so form a burst.
+    /// Returns how many packets from `send_psn` on, in the middle of a message, have the same
+    /// headers and so form a burst.
     #[inline]
     fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
         if slot.progress.state != SlotState::Started
@@ -284,8 +284,8 @@ impl Requester {
             .max(1)
     }
 
-    /// Sends the packet at `send_psn`, or a burst of up to `max` packets. Returns how many were sent,
-    /// and whether they ended the message or why the next one was not sent.
+    /// Sends the packet at `send_psn`, or a burst of up to `max` packets. Returns how many were
+    /// sent, and whether they ended the message or why the next one was not sent.
     #[inline]
     fn send_packets<E: RequesterEnv>(
         &mut self,
@@ -458,8 +458,8 @@ impl Requester {
         }
     }
 
-    /// Executes a local operation, unless that was done before a retransmission. Returns whether the
-    /// queue can go on.
+    /// Executes a local operation, unless that was done before a retransmission. Returns whether
+    /// the queue can go on.
     fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
         if !self.local_may_run(slot) {
             return false;
@@ -497,8 +497,8 @@ impl Requester {
 
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
     ///
-    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, to find a
-    /// lost tail early. After retries without progress it takes two and then four, so that the
+    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, to find
+    /// a lost tail early. After retries without progress it takes two and then four, so that the
     /// requester does not give up on a path that stalls for a while. In strict mode it takes three:
     /// the fourth is a margin, because an expired timer waits for a CPU.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {

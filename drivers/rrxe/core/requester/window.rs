@@ -64,8 +64,8 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Returns the limit of packets in flight. It doubles while the peer keeps packets beyond a lost
-    /// one, which have left the path.
+    /// Returns the limit of packets in flight. It doubles while the peer keeps packets beyond a
+    /// lost one, which have left the path.
     #[inline]
     pub(super) fn limit(&self, kept_beyond: bool) -> u32 {
         if kept_beyond {

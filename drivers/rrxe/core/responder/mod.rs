@@ -197,8 +197,8 @@ pub trait ResponderEnv {
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to send, without payload unless [`ResponderEnv::transmit_read`] is the default
-    /// implementation. See [`TxError`] for the errors.
+    /// Takes a packet to send, without payload unless [`ResponderEnv::transmit_read`] is the
+    /// default implementation. See [`TxError`] for the errors.
     fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
 
     /// Takes READ responses with payload to send: `count` packets, this one and its successors by
@@ -334,12 +334,12 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Returns to the Reset state: forgets everything, and does not complete the current receive work
-    /// request. Returns the resource storage.
+    /// Returns to the Reset state: forgets everything, and does not complete the current receive
+    /// work request. Returns the resource storage.
     pub fn reset(&mut self) -> R {
         core::mem::replace(self, Responder::new(self.service))
             .resources
-            .into_ring()
+            .ring
     }
 
     /// Sets the first expected PSN: the low 24 bits (B-02).
@@ -347,9 +347,9 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn = Psn::new(psn);
     }
 
-    /// Replaces the resource storage, which has room for all READs and atomics that the peer may have
-    /// outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there. Returns
-    /// the old storage.
+    /// Replaces the resource storage, which has room for all READs and atomics that the peer may
+    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there.
+    /// Returns the old storage.
     pub fn set_resources(&mut self, resources: R) -> R {
         self.resources.replace(resources)
     }
@@ -374,8 +374,8 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Enters the Error state, in which the responder accepts and sends nothing. Flushes the current
-    /// receive work request, and the driver then the rest of the receive queue.
+    /// Enters the Error state, in which the responder accepts and sends nothing. Flushes the
+    /// current receive work request, and the driver then the rest of the receive queue.
     pub fn enter_error<E: ResponderEnv>(&mut self, env: &mut E) {
         self.state = State::Error;
         self.message = Message::None;
@@ -406,8 +406,8 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Returns the congestion notification for a request that arrived marked, before it is handled.
     /// `None` for datagrams, whose senders have no connection to slow down; if the responder will
-    /// drop the packet because of its header (L-03); or if its PSN is so far off that it is stale or
-    /// forged.
+    /// drop the packet because of its header (L-03); or if its PSN is so far off that it is stale
+    /// or forged.
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.service != Service::Ud
             && self.is_mine(packet)

@@ -93,9 +93,9 @@ impl<R: ResourceRing> Responder<R> {
     /// Notes whether buffered packets ([`crate::Reorder`]) were handled just now (`taken`), and
     /// whether some are `left` beyond another gap.
     ///
-    /// If some were handled, the responder reports the next gap at once, because no later packet may
-    /// do so. Otherwise the missing packets may still be on their way, and the responder reports the
-    /// gap with the next acknowledgement that the peer asks for.
+    /// If some were handled, the responder reports the next gap at once, because no later packet
+    /// may do so. Otherwise the missing packets may still be on their way, and the responder
+    /// reports the gap with the next acknowledgement that the peer asks for.
     pub fn on_buffered(&mut self, taken: bool, left: bool) -> Outcome {
         self.buffering = left;
         Outcome::transmit(taken && left && self.state == State::Ready && self.nak_gap())
@@ -218,8 +218,8 @@ impl<R: ResourceRing> Responder<R> {
         Outcome::transmit(true)
     }
 
-    /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends the
-    /// message (H-03, H-04).
+    /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends
+    /// the message (H-03, H-04).
     fn on_unreliable<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
         if MessagePart::of(packet.operation).is_some_and(|part| part.is_first) {
             // The receive work request of a broken SEND stays current and is reused (H-05).

@@ -68,7 +68,7 @@ impl<D> Default for Resource<D> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resources<R> {
     /// One entry for each request that the peer may have outstanding.
-    ring: R,
+    pub(super) ring: R,
     /// Bitmap of the entries that await an answer.
     pending: u128,
     /// Index of the next entry to fill, which is the oldest.
@@ -108,7 +108,7 @@ impl<R: ResourceRing> Resources<R> {
             }
             self.advance_head();
         }
-        old.into_ring()
+        old.ring
     }
 
     /// Returns the index of the `age`-th newest resource, with `age` from 1 to the length of the
@@ -132,11 +132,6 @@ impl<R: ResourceRing> Resources<R> {
         self.ring.fill(Resource::default());
         self.pending = 0;
         self.head = 0;
-    }
-
-    /// Returns the ring.
-    pub(super) fn into_ring(self) -> R {
-        self.ring
     }
 
     #[inline]
@@ -212,8 +207,8 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Schedules the answer to a duplicate request. `accept` compares the request, which starts at a
-    /// packet index, with the stored one. Only the newest resource with this PSN counts: an older
+    /// Schedules the answer to a duplicate request. `accept` compares the request, which starts at
+    /// a packet index, with the stored one. Only the newest resource with this PSN counts: an older
     /// one is from before a PSN wrap.
     fn replay(&mut self, psn: Psn, accept: impl Fn(Kind<R::Domain>, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
@@ -373,8 +368,8 @@ impl<R: ResourceRing> Responder<R> {
         self.accept(kind, 1);
     }
 
-    /// Stores an accepted request, and advances past it. Its response acknowledges everything before
-    /// it.
+    /// Stores an accepted request, and advances past it. Its response acknowledges everything
+    /// before it.
     fn accept(&mut self, kind: Kind<R::Domain>, packets: u32) {
         self.resources.push(kind, self.epsn, packets);
         self.epsn = self.epsn.add(packets);

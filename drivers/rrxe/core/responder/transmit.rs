@@ -48,8 +48,8 @@ impl AckPolicy {
         }
     }
 
-    /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the consumer
-    /// has failed to reply in time, and the next ones leave at once.
+    /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
+    /// consumer has failed to reply in time, and the next ones leave at once.
     #[inline]
     fn on_sent_alone(&mut self) {
         if self.deadline().is_some() {
@@ -86,14 +86,10 @@ impl<R: ResourceRing> Responder<R> {
             }
             let (sent, result) = self.send_some(now, budget.saturating_sub(progress.sent), env);
             progress.sent = progress.sent.wrapping_add(sent);
-            match result {
-                Ok(()) => {}
-                Err(TxError::NoRoom) => {
-                    progress.more = true;
-                    break;
-                }
-                // The failed READ has been handled.
-                Err(_) => {}
+            // After another error, the failed READ has been handled.
+            if result == Err(TxError::NoRoom) {
+                progress.more = true;
+                break;
             }
         }
         if self.state == State::Failing && !self.has_output() {
@@ -235,9 +231,13 @@ impl<R: ResourceRing> Responder<R> {
                 None
             }
             AckPolicy::Delayed { until: Some(_) } => {
-                let acknowledgement = self.take_acknowledgement()?;
-                self.ack_policy = AckPolicy::Delayed { until: None };
-                Some(acknowledgement)
+                // The acknowledgement counts as sent.
+                let owes = self.owes_acknowledgement();
+                self.ack_due &= !owes;
+                owes.then(|| {
+                    self.ack_policy = AckPolicy::Delayed { until: None };
+                    self.acknowledge_all()
+                })
             }
             _ => None,
         }
@@ -266,14 +266,6 @@ impl<R: ResourceRing> Responder<R> {
         // With packets buffered beyond a gap, it would be a NAK.
         let other = self.resources.has_pending() || self.nak_due.is_some() || self.buffering;
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
-    }
-
-    /// Takes the pending acknowledgement, if it is the only thing to send. The responder considers
-    /// it sent.
-    fn take_acknowledgement(&mut self) -> Option<TxPacket> {
-        let owes = self.owes_acknowledgement();
-        self.ack_due &= !owes;
-        owes.then(|| self.acknowledge_all())
     }
 
     fn bth(&self, operation: Operation, psn: Psn) -> Bth {

@@ -103,14 +103,11 @@ fn a_24_hardware() {
     let write = parses_and_comes_back(&hardware_write());
     assert_eq!(
         (write.bth.opcode, write.bth.pad, write.payload_len),
-        (Opcode::RC_WRITE_ONLY, 3, 5)
+        (Opcode(0x0a), 3, 5)
     );
     assert!(write.bth.migreq);
     let ack = parses_and_comes_back(&hardware_ack());
-    assert_eq!(
-        (ack.bth.opcode, ack.payload_len),
-        (Opcode::RC_ACKNOWLEDGE, 0)
-    );
+    assert_eq!((ack.bth.opcode, ack.payload_len), (Opcode(0x11), 0));
     assert!(ack.bth.migreq);
 }
 

@@ -55,7 +55,7 @@ pub enum Syndrome {
     },
     /// 001ttttt: receiver not ready. The requester retries after the time of the timer code.
     RnrNak {
-        /// Timer code, 0 to 31; see [`crate::timeout::rnr_timer`].
+        /// Timer code, 0 to 31; see [`rnr_timer`].
         timer: u8,
     },
     /// 011nnnnn: not acknowledged.
@@ -122,9 +122,20 @@ pub const fn credits(code: u8) -> Option<u32> {
     }
 }
 
+/// Returns the minimum wait of the RNR NAK timer (IBA 9.7.5.2.8, table of the encodings). Ignores
+/// all but the low five bits.
+#[inline]
+pub const fn rnr_timer(code: u8) -> u64 {
+    let hundredths_of_ms = match code & 0x1f {
+        0 => 65_536,
+        n => scale(n),
+    };
+    (hundredths_of_ms as u64).wrapping_mul(10_000)
+}
+
 /// Returns the value of a five-bit code on the scale of credits and RNR timers: 0 to 3, and then
 /// 2^k and 1.5 * 2^k for each k.
-pub(crate) const fn scale(code: u8) -> u32 {
+const fn scale(code: u8) -> u32 {
     match code as u32 {
         n @ 0..4 => n,
         n => (2 | n & 1).wrapping_shl((n >> 1).wrapping_sub(1)),
@@ -163,6 +174,20 @@ mod tests {
             assert_eq!(credits(code as u8), Some(*n), "code {code}");
         }
         assert_eq!(credits(31), None);
+    }
+
+    /// E-04: the table in milliseconds, as printed in the specification.
+    #[test]
+    fn e_04_rnr_table() {
+        let ms = [
+            655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96,
+            1.28, 1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92,
+            122.88, 163.84, 245.76, 327.68, 491.52,
+        ];
+        for (code, ms) in ms.iter().enumerate() {
+            let ns = (ms * 1e6f64).round() as u64;
+            assert_eq!(rnr_timer(code as u8), ns, "code {code}");
+        }
     }
 
     #[test]

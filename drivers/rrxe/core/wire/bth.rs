@@ -120,7 +120,7 @@ mod tests {
             0x0a, 0x70, 0xff, 0xfe, 0xc0, 1, 2, 3, 0x80, 0xa7, 0x88, 0xbc,
         ];
         let bth = Bth::from_bytes(&b);
-        assert_eq!(bth.opcode, Opcode::RC_WRITE_ONLY);
+        assert_eq!(bth.opcode, Opcode(0x0a));
         assert!(!bth.solicited && bth.migreq && bth.fecn && bth.becn && bth.ackreq);
         assert_eq!((bth.pad, bth.version, bth.pkey), (3, 0, 0xfffe));
         assert_eq!((bth.dest_qpn, bth.psn), (0x010203, Psn::new(0xa788bc)));

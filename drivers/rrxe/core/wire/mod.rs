@@ -12,22 +12,15 @@ mod headers;
 mod opcode;
 mod udp;
 
-pub(crate) use aeth::scale;
-pub use aeth::{credits, Aeth, NakCode, Syndrome};
+pub use aeth::{credits, rnr_timer, Aeth, NakCode, Syndrome};
 pub use bth::{Bth, DEFAULT_PKEY};
 pub use feth::Feth;
 pub use headers::{AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Reth, XrcEth};
 pub use opcode::{Class, Opcode, Operation};
 pub use udp::{ipv4_lengths_agree, ipv6_lengths_agree};
 
-/// The UDP destination port of RoCEv2 (IBA A17).
-pub const UDP_PORT: u16 = 4791;
-
 /// Length of the invariant CRC at the end of each packet, in bytes.
 pub const ICRC_LEN: u32 = 4;
 
 /// Mask of a queue pair number, which has 24 bits.
 pub const QPN_MASK: u32 = 0x00ff_ffff;
-
-/// The destination queue pair number of multicast packets.
-pub const QPN_MULTICAST: u32 = 0x00ff_ffff;

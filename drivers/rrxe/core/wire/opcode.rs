@@ -116,14 +116,6 @@ impl Operation {
 }
 
 impl Opcode {
-    /// RC SEND FIRST.
-    pub const RC_SEND_FIRST: Opcode = Opcode(0x00);
-    /// RC RDMA WRITE ONLY.
-    pub const RC_WRITE_ONLY: Opcode = Opcode(0x0a);
-    /// RC ACKNOWLEDGE.
-    pub const RC_ACKNOWLEDGE: Opcode = Opcode(0x11);
-    /// UD SEND ONLY.
-    pub const UD_SEND_ONLY: Opcode = Opcode(0x64);
     /// Congestion notification packet (IBA A17).
     pub const CNP: Opcode = Opcode(0x81);
 

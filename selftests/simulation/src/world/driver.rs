@@ -390,7 +390,7 @@ impl World {
                 .rnr
                 .is_some_and(|(until, from)| from == truth.relative && until > now);
             if after.dropped == before.dropped && !waits && !outcome.fatal {
-                flow.rnr = Some((now + timeout::rnr_timer(timer), truth.relative));
+                flow.rnr = Some((now + wire::rnr_timer(timer), truth.relative));
             }
             return outcome;
         }

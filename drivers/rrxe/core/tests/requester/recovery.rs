@@ -391,7 +391,7 @@ fn probes_back_off() {
     ack_at(&mut host, 300_000, 1, ACK);
     host.drain(300_000);
     let (mut now, mut wait) = (300_000, MIN_PTO);
-    let end = 300_000 + timeout::ack_timeout(14).unwrap();
+    let end = 300_000 + requester::ack_timeout(14).unwrap();
     while now + wait < end {
         assert_eq!(host.requester.next_timeout(), Some(now + wait));
         now += wait;

@@ -184,7 +184,7 @@ fn e_05_rnr_wait() {
             &acknowledge(psn(0), Syndrome::RnrNak { timer: code }),
             &[],
         );
-        let deadline = now + timeout::rnr_timer(code);
+        let deadline = now + wire::rnr_timer(code);
         assert_eq!(host.requester.next_timeout(), Some(deadline));
         assert!(host.drain(deadline - 1).is_empty());
         // The network may repeat the NAK, which has been handled.
@@ -274,7 +274,7 @@ fn e_07_endless_retries_become_rare() {
         assert!(waits.len() < 200, "{} retries in a second", waits.len());
         let nak = acknowledge(psn(message), Syndrome::RnrNak { timer: 24 });
         let _ = host.take(now, &nak, &[]);
-        now += timeout::rnr_timer(24);
+        now += wire::rnr_timer(24);
         assert_eq!(host.requester.next_timeout(), Some(now));
         let _ = host.timeout(now);
         assert_eq!(psns(&host.drain(now)), [message]);
@@ -354,7 +354,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         assert_eq!(host.requester.counters.rnr_naks, 0);
         assert_eq!(psns(&host.drain(0)), [0], "the READ or atomic, and no more");
         // Its answer does not end the wait.
-        let deadline = timeout::rnr_timer(14);
+        let deadline = wire::rnr_timer(14);
         let now = deadline - 10_000;
         if op == SendOp::Read {
             let answers = [
@@ -395,7 +395,7 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     while host.requester.counters.timeouts == 0 {
         // A probe or the acknowledge timer.
         let expiry = host.requester.next_timeout().unwrap();
-        assert!(expiry < timeout::rnr_timer(0));
+        assert!(expiry < wire::rnr_timer(0));
         let _ = host.timeout(expiry);
         assert_eq!(psns(&host.drain(expiry)), [0]);
     }

@@ -302,7 +302,7 @@ fn without_the_extensions() {
         fn complete_recv(&mut self, _: rrxe_core::RecvCompletion) {}
         fn event(&mut self, _: ResponderEvent) {}
         fn transmit(&mut self, packet: &rrxe_core::TxPacket) -> Result<(), TxError> {
-            assert_eq!(packet.opcode, Opcode::RC_ACKNOWLEDGE);
+            assert_eq!(packet.opcode, Opcode(0x11));
             Ok(())
         }
     }
