@@ -17,7 +17,8 @@ class Boot:
     - `default`: false if the suite needs the debug kernel.
     - `cpus`: a guest with one CPU takes a quarter less CPU time. Boots of the other driver, of
       scripts and of the second rdma-core have one, because boots with two CPUs run the same suites.
-      So do the kernel's clients, of which NVMe runs with two, and all boots of the lane `guest-7.3`.
+      The kernel's clients have one, too: NVMe runs with two. So have all boots of the lane
+      `guest-7.3`.
     - `scripts`: the guest has the packet scripts and their interpreter.
     - `packages`: further Debian packages in the guest's image. `release` is the image's Debian
       release.

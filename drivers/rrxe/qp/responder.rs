@@ -40,8 +40,8 @@ use linux_rdma::{
 };
 use rrxe_core::{
     guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
-    Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess,
-    ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
+    Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess, ResponderEnv, ResponderEvent,
+    Service, Status, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have

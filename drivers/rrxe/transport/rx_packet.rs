@@ -195,7 +195,9 @@ impl RxPacket<'_> {
             }
             PacketSource::Loopback(loopback) => {
                 let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
-                let around = self.payload_offset().wrapping_add(self.packet.bth.pad.into());
+                let around = self
+                    .payload_offset()
+                    .wrapping_add(self.packet.bth.pad.into());
                 loopback
                     .batch
                     .ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
