@@ -48,14 +48,14 @@ impl Prefix {
     #[inline]
     pub fn ipv4(ip: &[u8; 20], udp: &[u8; UDP]) -> Prefix {
         // Type of service, time to live, header checksum.
-        Prefix::new(true, ip, [1, 8, 10, 11], udp)
+        Prefix::new(ip, [1, 8, 10, 11], udp)
     }
 
     /// Returns the prefix of IPv6 packets with these headers.
     #[inline]
     pub fn ipv6(ip: &[u8; IP], udp: &[u8; UDP]) -> Prefix {
         // Traffic class and flow label; hop limit.
-        let mut prefix = Prefix::new(false, ip, [1, 2, 3, 7], udp);
+        let mut prefix = Prefix::new(ip, [1, 2, 3, 7], udp);
         // The rest of the traffic class, but not the version.
         if let Some(version) = prefix.parts().0.first_mut() {
             *version |= 0x0f;
@@ -65,17 +65,18 @@ impl Prefix {
 
     /// Returns a prefix with ones in the `masked` bytes of the IP header.
     #[inline(always)]
-    fn new(is_ipv4: bool, ip: &[u8], masked: [usize; 4], udp: &[u8; UDP]) -> Prefix {
+    fn new<const N: usize>(ip: &[u8; N], masked: [usize; 4], udp: &[u8; UDP]) -> Prefix {
+        let mut ip = *ip;
+        for index in masked {
+            mask(&mut ip, index);
+        }
         let mut prefix = Prefix {
             bytes: [0xff; ONES + IP + UDP + Bth::LEN],
-            is_ipv4,
+            is_ipv4: N < IP,
         };
         let (to_ip, to_udp, _) = prefix.parts();
-        let (_, to_ip) = to_ip.split_at_mut(IP.saturating_sub(ip.len()));
-        to_ip.copy_from_slice(ip);
-        for index in masked {
-            mask(to_ip, index);
-        }
+        let (_, to_ip) = to_ip.split_at_mut(IP.saturating_sub(N));
+        to_ip.copy_from_slice(&ip);
         to_udp.copy_from_slice(udp);
         // The checksum.
         mask(to_udp, 6);
