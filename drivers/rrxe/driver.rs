@@ -31,7 +31,7 @@ use linux_rdma::{
         memory::KernelMemory,
         no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
-        wr::{RecvWrs, SendWrs, Wc},
+        wr::{RecvWrs, SendWrs, WcBuffer},
         AddressInfo, CqTarget, Device, Driver, Identity, MrChange, QpTarget, SrqTarget, Udata,
         UserMemory, XrcSrq,
     },
@@ -245,8 +245,8 @@ impl Driver for Rrxe {
         cq.destroy();
     }
 
-    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> usize {
-        cq.poll(wc)
+    fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>) {
+        cq.poll(to);
     }
 
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {

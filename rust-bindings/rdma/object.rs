@@ -9,7 +9,7 @@ use super::{
     event::{CqTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     udata::Udata,
-    wr::{RecvWrs, SendWrs, Wc},
+    wr::{RecvWrs, SendWrs, WcBuffer},
 };
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
@@ -294,9 +294,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result<u32>;
     /// Destroys a completion queue.
     fn destroy_cq(cq: &Self::Cq);
-    /// Takes completions of a kernel consumer, and returns their number. Any context but hard
-    /// interrupts.
-    fn poll_cq(cq: &Self::Cq, wc: &mut [Wc]) -> usize;
+    /// Moves completions to the buffer of a kernel consumer. Any context but hard interrupts.
+    fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>);
     /// Arms a completion queue. Returns true if completions may have been missed and
     /// `report_missed` is set. Any context but hard interrupts.
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool;

@@ -281,9 +281,15 @@ impl<'a> RecvWr<'a> {
     }
 }
 
-/// Memory for a work completion of a kernel consumer (`struct ib_wc`).
-#[repr(transparent)]
-pub struct Wc(MaybeUninit<raw::ib_wc>);
+/// A kernel consumer's memory for work completions (`struct ib_wc`).
+///
+/// # Invariants
+///
+/// The first `len` entries are initialized.
+pub struct WcBuffer<'a> {
+    entries: &'a mut [MaybeUninit<raw::ib_wc>],
+    len: usize,
+}
 
 /// The contents of a work completion.
 #[derive(Clone, Copy, Default)]
@@ -330,10 +336,29 @@ pub mod wc {
     pub const NETWORK_IPV6: u8 = raw::rdma_network_type_RDMA_NETWORK_IPV6 as u8;
 }
 
-impl Wc {
-    /// Fills in a completion of the queue pair `qp`.
-    pub fn set(&mut self, contents: &WcContents, qp: &QpIdentity) {
-        let wc: &mut raw::ib_wc = self.0.write(pin_init::zeroed());
+impl<'a> WcBuffer<'a> {
+    pub(crate) fn new(entries: &'a mut [MaybeUninit<raw::ib_wc>]) -> Self {
+        Self { entries, len: 0 }
+    }
+
+    /// Returns the number of completions in the buffer.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the buffer has room for another completion.
+    pub fn has_room(&self) -> bool {
+        self.len < self.entries.len()
+    }
+
+    /// Appends a completion of the queue pair `qp`, if there is room.
+    pub fn push(&mut self, contents: &WcContents, qp: &QpIdentity) {
+        let Some(entry) = self.entries.get_mut(self.len) else {
+            return;
+        };
+        // INVARIANT: The entry is initialized here.
+        self.len = self.len.wrapping_add(1);
+        let wc: &mut raw::ib_wc = entry.write(pin_init::zeroed());
         wc.__bindgen_anon_1.wr_id = contents.wr_id;
         wc.status = contents.status;
         wc.opcode = contents.opcode;

@@ -28,7 +28,7 @@ use linux_rdma::{
     rdma::{
         attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
         memory::SharedMemory,
-        wr::{wc, QpIdentity, Wc, WcContents},
+        wr::{wc, QpIdentity, WcBuffer, WcContents},
         CqTarget, Device, Udata,
     },
     sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
@@ -417,13 +417,9 @@ impl Cq {
     }
 
     /// POLL_CQ of a kernel consumer.
-    pub(crate) fn poll(&self, to: &mut [Wc]) -> usize {
+    pub(crate) fn poll(&self, to: &mut WcBuffer<'_>) {
         let mut ring = lock_irqsave(&self.ring);
-        let mut count = 0usize;
-        for wc in to {
-            if ring.consumer == ring.producer {
-                break;
-            }
+        while to.has_room() && ring.consumer != ring.producer {
             let slot = (ring.consumer & ring.capacity.wrapping_sub(1)) as usize;
             let Storage::Kernel(entries) = &ring.storage else {
                 break;
@@ -431,11 +427,9 @@ impl Cq {
             let Some(Some((cqe, qp))) = entries.get(slot) else {
                 break;
             };
-            wc.set(&contents(cqe), qp);
+            to.push(&contents(cqe), qp);
             ring.consumer = ring.consumer.wrapping_add(1);
-            count = count.saturating_add(1);
         }
-        count
     }
 
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, and returns true if completions wait. A

@@ -9,7 +9,7 @@ use crate::{
         device::Device,
         object::{errno, Cq, Driver},
         udata::Udata,
-        wr::Wc,
+        wr::WcBuffer,
     },
 };
 use core::{ptr::NonNull, slice};
@@ -96,12 +96,14 @@ impl<D: Driver> Ops<D> {
             return 0;
         }
         // SAFETY: The caller of `ib_poll_cq()` (ib_verbs.h) guarantees that the queue is live and
-        // that there is room for the completions. The memory need not be initialized: `Wc` is a
-        // transparent wrapper around `MaybeUninit`.
-        unsafe {
-            let wc = slice::from_raw_parts_mut(wc.cast::<Wc>(), entries);
-            D::poll_cq(Cq::<D>::from_ptr(ib).data(), wc) as c_int
-        }
+        // that there is room for the completions, which need not be initialized.
+        let (cq, wc) = unsafe {
+            let wc = slice::from_raw_parts_mut(wc.cast(), entries);
+            (Cq::<D>::from_ptr(ib).data(), wc)
+        };
+        let mut buffer = WcBuffer::new(wc);
+        D::poll_cq(cq, &mut buffer);
+        buffer.len() as c_int
     }
 
     pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
