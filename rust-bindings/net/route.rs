@@ -55,11 +55,31 @@ impl Route {
     /// versions, or an error of the stack, such as `EHOSTUNREACH` or `ENETUNREACH`. Any context but
     /// a hard interrupt.
     pub fn lookup(dev: &NetDevice, flow: &Flow) -> Result<Self> {
+        let dst = Self::destination(dev, flow)?;
+        // INVARIANT: `dst` is a reference to a route of this version.
+        let mut route = Self {
+            dst: NonNull::new(dst).ok_or(EINVAL)?,
+            cookie: 0,
+            version: flow.source.version(),
+        };
+        // SAFETY: `route` owns `dst`. The `error` of an unreachable route is its errno. A route of
+        // IPv6 has a cookie.
+        unsafe {
+            to_result(raw::shim_dst_error(dst))?;
+            if route.version == IpVersion::V6 {
+                route.cookie = raw::shim_rt6_get_cookie(dst);
+            }
+        }
+        Ok(route)
+    }
+
+    /// Has the stack look up a route. Returns a reference to it, which the caller owns.
+    fn destination(dev: &NetDevice, flow: &Flow) -> Result<*mut raw::dst_entry> {
         let guard = rcu::read_lock();
         let net = dev.net(&guard).as_raw();
         let (source_port, destination_port) =
             (flow.source_port.to_be(), flow.destination_port.to_be());
-        let dst = match (flow.source, flow.destination) {
+        match (flow.source, flow.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let mut fl4: raw::flowi4 = pin_init::zeroed();
                 // SAFETY: `fl4` is valid, and the namespace is valid under RCU.
@@ -78,7 +98,7 @@ impl Route {
                         destination_port,
                     );
                     let rt = raw::ip_route_output_flow(net, &mut fl4, ptr::null());
-                    raw::shim_rtable_dst(from_err_ptr(rt)?)
+                    Ok(raw::shim_rtable_dst(from_err_ptr(rt)?))
                 }
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
@@ -96,25 +116,10 @@ impl Route {
                 from_err_ptr(unsafe {
                     fl6.flowlabel = raw::shim_ip6_make_flowinfo(u32::from(flow.tos));
                     raw::ip6_dst_lookup_flow(net, ptr::null(), &mut fl6, ptr::null())
-                })?
+                })
             }
-            _ => return Err(EINVAL),
-        };
-        // INVARIANT: `dst` is a reference to a route of this version.
-        let mut route = Self {
-            dst: NonNull::new(dst).ok_or(EINVAL)?,
-            cookie: 0,
-            version: flow.source.version(),
-        };
-        // SAFETY: `route` owns `dst`. The `error` of an unreachable route is its errno. A route of
-        // IPv6 has a cookie.
-        unsafe {
-            to_result(raw::shim_dst_error(dst))?;
-            if route.version == IpVersion::V6 {
-                route.cookie = raw::shim_rt6_get_cookie(dst);
-            }
+            _ => Err(EINVAL),
         }
-        Ok(route)
     }
 
     /// Returns a pointer to the C struct.

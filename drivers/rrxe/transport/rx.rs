@@ -187,12 +187,9 @@ impl Receiver {
         burst: &mut Option<Burst<'a, 'b>>,
         rcu: &'a rcu::Guard,
     ) -> bool {
-        if let Some(current) = burst {
-            if current.is_next(&datagram) {
-                if Self::check_icrc(&datagram, &current.next, batch) == Some(Ok(())) {
-                    current.add();
-                    return true;
-                }
+        if burst.is_some() {
+            if Self::extends_burst(burst, &datagram, batch) {
+                return true;
             }
             Self::end_burst(burst, now, batch, rcu);
         }
@@ -240,6 +237,23 @@ impl Receiver {
             self.count_unclaimed(dev, skb, &packet, rcu);
         }
         true
+    }
+
+    /// Adds a datagram to the burst if it is the next one. Returns whether it is.
+    #[inline]
+    fn extends_burst(
+        burst: &mut Option<Burst<'_, '_>>,
+        datagram: &Datagram<'_>,
+        batch: &mut RxBatch<'_>,
+    ) -> bool {
+        burst.as_mut().is_some_and(|current| {
+            let is_next = current.is_next(datagram)
+                && Self::check_icrc(datagram, &current.next, batch) == Some(Ok(()));
+            if is_next {
+                current.add();
+            }
+            is_next
+        })
     }
 
     /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came

@@ -264,6 +264,19 @@ impl Requester {
         self.repair_loss(cx, Cause::Nak, len)
     }
 
+    /// Returns the length of a response of so many packets, whose data belongs at `offset`.
+    #[inline]
+    fn response_len<P>(&self, slot: &SendSlot<P>, offset: u32, packets: u32) -> u32 {
+        match slot.op {
+            SendOp::Read => {
+                let max = self.mtu.bytes().saturating_mul(packets);
+                slot.length.saturating_sub(offset).min(max)
+            }
+            // The response only confirms completion (G-25, G-26).
+            _ => 0,
+        }
+    }
+
     /// Handles a READ response whose PSN is outstanding.
     #[inline]
     fn on_read_response<E: RequesterEnv>(
@@ -300,15 +313,7 @@ impl Requester {
             return self.ask_again(cx);
         }
         let offset = self.mtu.offset(at);
-        let expected = match slot.op {
-            SendOp::Read => {
-                let max = self.mtu.bytes().saturating_mul(packet.packets);
-                slot.length.saturating_sub(offset).min(max)
-            }
-            // The response only confirms completion (G-25, G-26).
-            _ => 0,
-        };
-        if packet.payload_len != expected {
+        if packet.payload_len != self.response_len(slot, offset, packet.packets) {
             return self.fail_tail(cx, Status::LocLen, 0);
         }
         if packet.payload_len != 0 {

@@ -144,6 +144,28 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
+    /// Returns the R_Key and the address for the payload of a WRITE packet, the number of bytes
+    /// from this packet on, and the length of the whole message.
+    #[inline]
+    fn write_target(&self, ext: Ext, is_first: bool) -> Option<(u32, u64, u32, u32)> {
+        match (ext, self.message, is_first) {
+            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None, true) => {
+                Some((reth.rkey, reth.va, reth.len, reth.len))
+            }
+            (
+                _,
+                Message::Write {
+                    rkey,
+                    va,
+                    left,
+                    total,
+                },
+                false,
+            ) => Some((rkey, va, left, total)),
+            _ => None,
+        }
+    }
+
     #[inline]
     fn on_write<E: ResponderEnv>(
         &mut self,
@@ -155,23 +177,9 @@ impl<R: ResourceRing> Responder<R> {
             return Err(Refusal::Invalid);
         }
         let len = packet.payload_len;
-        // The bytes from this packet on, and the length of the whole message.
-        let (rkey, va, left, total) = match (packet.ext, self.message, part.is_first) {
-            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None, true) => {
-                (reth.rkey, reth.va, reth.len, reth.len)
-            }
-            (
-                _,
-                Message::Write {
-                    rkey,
-                    va,
-                    left,
-                    total,
-                },
-                false,
-            ) => (rkey, va, left, total),
-            _ => return Err(Refusal::Invalid),
-        };
+        let (rkey, va, left, total) = self
+            .write_target(packet.ext, part.is_first)
+            .ok_or(Refusal::Invalid)?;
         // G-08: the payloads must add up to exactly the announced length, with at least one byte
         // left for the last packet.
         let enough = if part.is_last {
