@@ -264,7 +264,7 @@ impl Requester {
         self.repair_loss(cx, Cause::Nak, len)
     }
 
-    /// Returns the length of a response of so many packets, whose data belongs at `offset`.
+    /// Returns the length of a response of `packets` packets, whose data belongs at `offset`.
     #[inline]
     fn response_len<P>(&self, slot: &SendSlot<P>, offset: u32, packets: u32) -> u32 {
         match slot.op {
