@@ -238,7 +238,7 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// buffered.
     fn accepts_burst(&self, packet: &Packet) -> u32;
 
-    /// Handles a packet: `ctx.incoming`.
+    /// Handles a packet, which is also that of `ctx`.
     fn handle_packet(
         &mut self,
         incoming: &RxPacket<'_>,
