@@ -58,3 +58,22 @@ pub fn crc32_le(mut crc: u32, bytes: &[u8]) -> u32 {
     }
     crc
 }
+
+#[cfg(test)]
+mod tests {
+    use super::crc32_le;
+
+    #[test]
+    fn known_crc() {
+        assert_eq!(!crc32_le(!0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn pieces_make_the_whole() {
+        let bytes: Vec<u8> = (0..100_u8).map(|i| i.wrapping_mul(7)).collect();
+        for at in 0..=bytes.len() {
+            let (a, b) = bytes.split_at(at);
+            assert_eq!(crc32_le(crc32_le(!0, a), b), crc32_le(!0, &bytes));
+        }
+    }
+}
