@@ -94,6 +94,10 @@ class Failure(Exception):
     """The run cannot start or continue; the text tells the user what to do."""
 
 
+# The message for a crash that `stale_breakpoint` recognises.
+EMULATOR_FAILED = "QEMU executed a breakpoint that the kernel had already removed"
+
+
 def stale_breakpoint(console: str) -> bool:
     """Returns whether the kernel crashed in a breakpoint that its memory no longer contains.
 
@@ -422,7 +426,7 @@ class Guest:
         """
         assert self.process
         if not self.mark("started") and self.emulator_failed():
-            return "QEMU executed a breakpoint that the kernel had already removed"
+            return EMULATOR_FAILED
         if not self.settings.uml and self.process.returncode == -signal.SIGABRT and not self.mark("started"):
             return "QEMU itself died while the guest was booting"
         if self.mark("clock"):
@@ -491,7 +495,7 @@ class Guest:
             say(f"{self.name} could not be set up: {failed.read_text().strip()} (in {self.out})")
             return STATUS_CRASH
         if not status.exists() and self.emulator_failed():
-            say(f"{self.name}: QEMU executed a breakpoint that the kernel had already removed")
+            say(f"{self.name}: {EMULATOR_FAILED}")
             self.keep_console()
             return STATUS_EMULATOR
         if not status.exists():
