@@ -77,10 +77,10 @@ pub(crate) const PORT_ONLY: &[usize] = &[
     Counter::RefusedLocally as usize,
 ];
 
-/// Adds the growth of the core's counters, which wrap at 2^32, to a statistic each.
-macro_rules! add_growth {
-    ($to:ident, $before:ident, $after:ident: $($field:ident => $counter:ident,)*) => {
-        $($to.add(Counter::$counter, $after.$field.wrapping_sub($before.$field).into());)*
+/// Adds each of the core's counters to a statistic.
+macro_rules! add_all {
+    ($to:ident, $new:ident: $($field:ident => $counter:ident,)*) => {
+        $($to.add(Counter::$counter, $new.$field.into());)*
     };
 }
 
@@ -106,10 +106,10 @@ impl Counters {
         }
     }
 
-    /// Adds the difference between two snapshots of a requester's counters.
+    /// Adds what a requester has counted.
     #[inline]
-    pub(crate) fn requester(&self, before: &RequesterCounters, after: &RequesterCounters) {
-        add_growth!(self, before, after:
+    pub(crate) fn requester(&self, new: &RequesterCounters) {
+        add_all!(self, new:
             retransmitted => Retransmitted,
             timeouts => AckTimeouts,
             sequence_naks => SequenceNaks,
@@ -119,10 +119,10 @@ impl Counters {
         );
     }
 
-    /// Adds the difference between two snapshots of a responder's counters.
+    /// Adds what a responder has counted.
     #[inline]
-    pub(crate) fn responder(&self, before: &ResponderCounters, after: &ResponderCounters) {
-        add_growth!(self, before, after:
+    pub(crate) fn responder(&self, new: &ResponderCounters) {
+        add_all!(self, new:
             duplicates => DuplicateRequests,
             out_of_sequence => OutOfSequence,
             rnr_naks => OutOfBuffer,

@@ -5,7 +5,7 @@
 //! Only connected queue pairs take part. A queue pair answers a marked packet with a notification,
 //! and sends more slowly after it received one.
 
-use super::{Half, Qp};
+use super::{EventCtx, Half, Qp};
 use crate::{
     counters::Counter,
     transport::{flow::FlowTemplate, path::Path, rx_packet::RxPacket, tx::single_packet},
@@ -23,8 +23,6 @@ pub(crate) struct PendingCnp {
     packet: TxPacket,
     path: Arc<Path>,
     source_port: u16,
-    /// Arrival time of the marked packet.
-    now: u64,
 }
 
 impl PendingCnp {
@@ -38,7 +36,6 @@ impl PendingCnp {
             packet: half.cnp(incoming.packet)?,
             path: half.tx().path.clone()?,
             source_port: half.tx().source_port,
-            now: incoming.now,
         })
     }
 }
@@ -52,13 +49,13 @@ impl Qp {
         if !config.is_notification_point {
             return;
         }
+        let ctx = EventCtx::now(self, rcu);
         let mut queue = TxQueue::default();
         for _ in 0..marked {
-            if !lock_bh(&self.notification_point).marked(cnp.now, config.cnp_interval) {
+            if !lock_bh(&self.notification_point).marked(ctx.now, config.cnp_interval) {
                 break;
             }
-            let (path, port) = (&cnp.path, cnp.source_port);
-            let template = FlowTemplate::new(path, &self.device, port, NOTIFICATION, rcu);
+            let template = FlowTemplate::new(&cnp.path, cnp.source_port, NOTIFICATION, ctx);
             if let Some(packet) = template.and_then(|t| single_packet(&t, &cnp.packet)) {
                 queue.push(packet);
             }

@@ -40,22 +40,18 @@ use rrxe_core::congestion::NotificationPoint;
 fn check(init: &mut QpInit<'_, Rrxe>, is_user: bool) -> Result {
     match init.qp_type {
         QpType::XrcTarget => init.cap = QpCap::default(),
-        QpType::XrcInitiator => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
-        _ if init.srq.is_some() => (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0),
+        _ if init.srq.is_some() || init.qp_type == QpType::XrcInitiator => {
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0)
+        }
         _ => {}
     }
-    if init.create_flags != 0 {
-        return Err(not_supported());
-    }
     // Kernel work requests do not name a shared receive queue.
-    if init.qp_type == QpType::XrcInitiator && !is_user {
+    if init.create_flags != 0 || init.qp_type == QpType::XrcInitiator && !is_user {
         return Err(not_supported());
-    }
-    if init.qp_type == QpType::Gsi && (is_user || init.port > 1 || init.srq.is_some()) {
-        return Err(EINVAL);
     }
     let cap = &init.cap;
-    if cap.max_send_wr > limits::MAX_QP_WR
+    if init.qp_type == QpType::Gsi && (is_user || init.port > 1 || init.srq.is_some())
+        || cap.max_send_wr > limits::MAX_QP_WR
         || cap.max_recv_wr > limits::MAX_QP_WR
         || cap.max_send_sge > limits::MAX_SGE
         || cap.max_recv_sge > limits::MAX_SGE
@@ -114,11 +110,8 @@ pub(crate) fn create(
 ) -> Result<QpHandle> {
     check(init, udata.is_some())?;
     let rings = Rings::new(device, &mut init.cap, udata)?;
-    let poster = if rings.is_user {
-        None
-    } else {
-        Some(Poster::new(rings.send.clone(), rings.recv.clone())?)
-    };
+    let poster = (!rings.is_user).then(|| Poster::new(rings.send.clone(), rings.recv.clone()));
+    let poster = poster.transpose()?;
     // XRC targets have no send queue to poll.
     let ring_to_poll = poller
         .filter(|_| rings.is_user && init.qp_type != QpType::XrcTarget)
@@ -127,10 +120,7 @@ pub(crate) fn create(
     let qps = &state.tables.qps;
     let (index, number) = match init.qp_type {
         QpType::Gsi => (None, GSI),
-        _ => {
-            let (index, number) = qps.reserve()?;
-            (Some(index), number)
-        }
+        _ => qps.reserve().map(|(index, number)| (Some(index), number))?,
     };
     let reserved = ScopeGuard::new(|| {
         if let Some(index) = index {
@@ -139,10 +129,8 @@ pub(crate) fn create(
     });
     let is_polled = ring_to_poll.is_some();
     let qp = Qp::new(state, number, pd, init, target, rings, is_polled)?;
-    let poll_registration = match ring_to_poll {
-        Some((poller, ring)) => Some(poller.add(qp.clone(), ring)?),
-        None => None,
-    };
+    let registration = ring_to_poll.map(|(poller, ring)| poller.add(qp.clone(), ring));
+    let poll_registration = registration.transpose()?;
     // From here on, packets find the queue pair.
     match index {
         Some(index) => qps.publish(index, qp.clone())?,

@@ -9,22 +9,6 @@
 //! [`SerialWork`], one CPU at a time, so that batches leave in order. A CPU that finds it running
 //! leaves a mark and continues. A softirq takes over if a budget is used up, if interrupts are
 //! disabled, or if `LoopbackBatch` deliveries are nested too deeply.
-//!
-//! | file | contents |
-//! |---|---|
-//! | [`cnp`] | congestion notifications |
-//! | [`create`] | CREATE_QP, DESTROY_QP |
-//! | [`modify`] | MODIFY_QP, QUERY_QP |
-//! | [`poll`] | poll mode |
-//! | [`post`] | posting by kernel consumers, doorbells of user programs |
-//! | [`requester`] | the send side: work requests to packets, responses to completions |
-//! | [`responder`] | the receive side: packets to memory and completions, requests to responses |
-//! | [`rx`] | received packets |
-//! | [`schedule`] | scheduling of both sides |
-//! | [`state`] | the state, which several contexts change |
-//! | [`moderation`] | doorbell moderation for programs that post streams of small messages |
-//! | [`reorder_buffer`] | buffer for out-of-order packets |
-//! | [`scatter`] | payload from and to data segments |
 
 mod cnp;
 pub(crate) mod create;
@@ -42,6 +26,7 @@ mod state;
 
 use crate::{
     counters::{Counter, Counters},
+    ring::abi::{Cqe, CQE_SOLICITED},
     transport::{
         local_queue::LocalShare,
         rx_packet::RxPacket,
@@ -195,11 +180,9 @@ pub(crate) struct EventCtx<'a> {
 
 /// A half of a queue pair: one side, with its lock and its half of the core's transport.
 pub(crate) trait Half: Sized + Unpin + 'static {
-    /// Statistics of the core's half.
-    type Counters: Copy;
-
-    /// Whether this half takes packets from any address if the queue pair is not connected.
-    const TAKES_DATAGRAMS: bool = false;
+    /// This is the receive side. It takes packets from any address if the queue pair is not
+    /// connected, and responds by the transport by which a request came.
+    const IS_RECV: bool;
 
     /// Returns the lock of this half.
     fn side(qp: &Qp) -> &SpinLock<Self>;
@@ -213,17 +196,11 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Finishes a batch of packets, or a timeout: calls [`Qp::finish_half`].
     fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: rx::HalfWork);
 
-    /// Returns the statistics of the core's half.
-    fn counters(&self) -> &Self::Counters;
-
-    /// Adds to the counters of the queue pair what the core's half has counted since `before`.
-    fn count(&self, qp: &Qp, before: &Self::Counters);
+    /// Moves the counts of the core's half to the counters of the queue pair.
+    fn count(&mut self, qp: &Qp);
 
     /// Returns the state of transmission.
     fn tx(&self) -> &TxState;
-
-    /// Notes that a batch arrives from the peer.
-    fn on_batch(&mut self, _first: &RxPacket<'_>) {}
 
     /// Returns the next PSN that this half expects.
     fn expected_psn(&self) -> Psn;
@@ -267,12 +244,10 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the time of the next timeout, if there is one.
     fn next_timeout(&self) -> Option<u64>;
 
-    /// Handles a timeout, if it is due.
-    fn handle_timeout(
-        &mut self,
-        ctx: EventCtx<'_>,
-        completions: &mut PendingCompletions,
-    ) -> Outcome;
+    /// Handles a timeout that is due.
+    fn handle_timeout(&mut self, _: EventCtx<'_>, _: &mut PendingCompletions) -> Outcome {
+        Outcome::default()
+    }
 
     /// Returns whether a round is due although nothing is ready to transmit.
     fn wants_round(&self) -> bool {
@@ -290,30 +265,20 @@ pub(crate) trait Half: Sized + Unpin + 'static {
 pub(crate) struct Locked<'a, H: Half> {
     qp: &'a Qp,
     side: BhLocked<'a, H>,
-    before: H::Counters,
 }
 
 impl<'a, H: Half> Locked<'a, H> {
     #[inline]
     fn new(qp: &'a Qp) -> Self {
         let side = lock_bh(H::side(qp));
-        let before = *side.counters();
-        Self { qp, side, before }
-    }
-
-    /// Updates the counters of the queue pair.
-    #[inline]
-    fn count(&mut self) {
-        let after = *self.side.counters();
-        self.side.count(self.qp, &self.before);
-        self.before = after;
+        Self { qp, side }
     }
 }
 
 impl<H: Half> Drop for Locked<'_, H> {
     #[inline]
     fn drop(&mut self) {
-        self.side.count(self.qp, &self.before);
+        self.side.count(self.qp);
     }
 }
 
@@ -363,36 +328,36 @@ pub(crate) struct PendingCompletions {
     overflow_elsewhere: bool,
 }
 
+/// Returns whether a completion counts as solicited. A failure does (IBA 11.4.2.2).
+fn is_solicited(cqe: &Cqe) -> bool {
+    cqe.flags & CQE_SOLICITED != 0 || cqe.status != 0
+}
+
 impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
-    fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::ring::abi::Cqe, qp: &Qp, solicited: bool) {
+    fn push_to(&mut self, srq: &Arc<Srq>, cqe: &Cqe, qp: &Qp) {
         let Some(cq) = srq.cq() else {
             return;
         };
-        match &self.to {
-            Some(other) if !Arc::ptr_eq(other, cq) => {
-                // Packets of one batch rarely complete to several queues. `report` notifies the
-                // first queue, a softirq the others.
-                let result = cq.push(cqe, qp.identity);
-                self.overflow_elsewhere |= result.is_err();
-                Cq::report_later(cq, &result, solicited || cqe.status != 0);
-            }
-            _ => {
-                self.to = Some(cq.clone());
-                self.push(cq, cqe, qp, solicited);
-            }
+        if self.to.as_ref().is_none_or(|to| Arc::ptr_eq(to, cq)) {
+            self.to = Some(cq.clone());
+            return self.push(cq, cqe, qp);
         }
+        // Packets of one batch rarely complete to several queues. `report` notifies the first
+        // queue, a softirq the others.
+        let result = cq.push(cqe, qp.identity);
+        self.overflow_elsewhere |= result.is_err();
+        Cq::report_later(cq, &result, is_solicited(cqe));
     }
 
     /// Pushes a completion and records that the consumer must be notified.
-    fn push(&mut self, cq: &Cq, cqe: &crate::ring::abi::Cqe, qp: &Qp, solicited: bool) {
+    fn push(&mut self, cq: &Cq, cqe: &Cqe, qp: &Qp) {
         match cq.push(cqe, qp.identity) {
             Ok(()) => {
                 self.pushed = true;
-                // A failure counts as solicited (IBA 11.4.2.2).
-                self.solicited |= solicited || cqe.status != 0;
+                self.solicited |= is_solicited(cqe);
             }
-            Err(crate::verbs::cq::Overflow) => self.overflow = true,
+            Err(_) => self.overflow = true,
         }
     }
 

@@ -171,15 +171,10 @@ fn mtu(
     mask: QpAttrMask,
     next: QpState,
 ) -> Result<Option<Mtu>> {
-    let bytes = if !qp.qp_type.is_connected() {
-        if next != QpState::Rtr {
-            return Ok(None);
-        }
-        limits::ib_mtu(device.netdev().ok_or(ENODEV)?.mtu())
-    } else if mask.has(QpAttrMask::PATH_MTU) {
-        attr.path_mtu
-    } else {
-        return Ok(None);
+    let bytes = match qp.qp_type.is_connected() {
+        true if mask.has(QpAttrMask::PATH_MTU) => attr.path_mtu,
+        false if next == QpState::Rtr => limits::ib_mtu(device.netdev().ok_or(ENODEV)?.mtu()),
+        _ => return Ok(None),
     };
     Mtu::from_bytes(bytes).map(Some).ok_or(EINVAL)
 }
@@ -196,8 +191,8 @@ fn next_state(qp: &Qp, actual: QpState, attr: &QpAttr, mask: QpAttrMask) -> Resu
         actual
     };
     // SQ Draining (IBA 10.3.1, J-08).
-    let drains = actual == QpState::Sqd && next == QpState::Rts && !is_drained(qp);
-    if drains || !modify_is_ok(actual, next, qp.qp_type, mask) {
+    let resumes = actual == QpState::Sqd && next == QpState::Rts;
+    if resumes && !lock_bh(&qp.send).is_drained() || !modify_is_ok(actual, next, qp.qp_type, mask) {
         return Err(EINVAL);
     }
     Ok(next)
@@ -219,26 +214,22 @@ pub(crate) fn modify(
     let next = next_state(qp, actual, attr, mask)?;
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
-    let path = match &attr.address {
-        Some(info) if qp.qp_type.is_connected() => {
-            Some(Arc::pin_init(Path::new(*info), GFP_KERNEL_ACCOUNT)?)
-        }
-        _ => None,
-    };
-
-    let resources = if mask.has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-        let count = usize::from(attr.max_dest_rd_atomic);
-        let ring = KVec::from_elem(Resource::default(), count, GFP_KERNEL_ACCOUNT)?;
-        Some(ring)
-    } else {
-        None
-    };
+    let address = attr.address.filter(|_| qp.qp_type.is_connected());
+    let path = address.map(|info| Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT));
+    let path = path.transpose()?;
+    let max = usize::from(attr.max_dest_rd_atomic);
+    let resources = mask
+        .has(QpAttrMask::MAX_DEST_RD_ATOMIC)
+        .then(|| KVec::from_elem(Resource::default(), max, GFP_KERNEL_ACCOUNT));
+    let resources = resources.transpose()?;
 
     // No error is possible from here on. Work requests posted earlier are sent first, with or
     // without a doorbell.
     Qp::end_stream(qp.as_arc_borrow());
-    if !matches!(next, QpState::Reset | QpState::Error) {
-        Qp::flush_delayed_ack(qp.as_arc_borrow());
+    let goes_on = !matches!(next, QpState::Reset | QpState::Error);
+    if goes_on && lock_bh(&qp.recv).responder.stop_delay() {
+        // Sends the ACK that was delayed.
+        Qp::kick_recv(qp.as_arc_borrow());
     }
     save(&mut known, attr, mask);
     let port = |address: AddressInfo| address.udp_source_port(qp.number, known.dest_qpn);
@@ -251,42 +242,34 @@ pub(crate) fn modify(
     };
     change.set_send(qp);
     drop(change.set_recv(qp, resources));
-    let gone = !mask.has(QpAttrMask::STATE) || transition(qp, actual, next, &mut known);
+    let result = match mask.has(QpAttrMask::STATE) {
+        true => transition(qp, actual, next, &mut known),
+        false => Ok(()),
+    };
     drop(known);
     Qp::report_events(qp.as_arc_borrow());
     // If the change was refused, an error has come in between, and the attributes have no effect.
-    if gone {
-        Ok(())
-    } else {
-        Err(EINVAL)
-    }
+    result
 }
 
-/// Returns whether everything sent before the Send Queue Drained state is acknowledged.
-fn is_drained(qp: &Qp) -> bool {
-    let side = lock_bh(&qp.send);
-    side.requester.is_drained(&side.slots)
-}
-
-/// Changes the state from `from` to `to`. Returns false if an error has changed the state
+/// Changes the state from `from` to `to`. Returns `EINVAL` if an error has changed the state
 /// meanwhile.
 ///
 /// A side starts with its lock held across the change of state. A later error therefore finds the
 /// side running, and stops it.
-#[must_use]
-fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> bool {
+fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> Result {
+    let change = || qp.state.change(from, to).then_some(()).ok_or(EINVAL);
+    let this = qp.as_arc_borrow();
     match to {
         QpState::Reset => {
             qp.state.reset();
             *known = QpAttr::default();
-            Qp::reset(qp.as_arc_borrow());
+            Qp::reset(this);
         }
-        QpState::Init | QpState::Sqe => return qp.state.change(from, to),
+        QpState::Init | QpState::Sqe => change()?,
         QpState::Rtr => {
             let mut side = lock_bh(&qp.recv);
-            if !qp.state.change(from, to) {
-                return false;
-            }
+            change()?;
             if qp.qp_type != QpType::XrcInitiator {
                 side.responder.max_ack_delay = qp.device.config.max_ack_delay;
                 side.responder.prompt_replies = limits::path::PROMPT_REPLIES;
@@ -294,37 +277,29 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> b
             }
         }
         QpState::Rts => {
-            {
-                let mut side = lock_bh(&qp.send);
-                if !qp.state.change(from, to) {
-                    return false;
-                }
-                side.notify_drained = false;
-                if qp.qp_type != QpType::XrcTarget {
-                    side.requester.start();
-                }
+            let mut side = lock_bh(&qp.send);
+            change()?;
+            side.notify_drained = false;
+            if qp.qp_type != QpType::XrcTarget {
+                side.requester.start();
             }
+            drop(side);
             if from != QpState::Rtr {
                 // Sends the work requests that waited.
-                Qp::kick_send(qp.as_arc_borrow());
+                Qp::kick_send(this);
             }
         }
         QpState::Sqd => {
-            {
-                let mut side = lock_bh(&qp.send);
-                if !qp.state.change(from, to) {
-                    return false;
-                }
-                side.requester.pause();
-                side.notify_drained = known.en_sqd_async_notify;
-            }
-            Qp::kick_send(qp.as_arc_borrow());
+            let mut side = lock_bh(&qp.send);
+            change()?;
+            side.requester.pause();
+            side.notify_drained = known.en_sqd_async_notify;
+            drop(side);
+            Qp::kick_send(this);
         }
-        QpState::Error => {
-            Qp::enter_error(qp.as_arc_borrow(), limits::path::LAST_BATCHES);
-        }
+        QpState::Error => Qp::enter_error(this, limits::path::LAST_BATCHES),
     }
-    true
+    Ok(())
 }
 
 /// QUERY_QP.
@@ -336,7 +311,7 @@ pub(crate) fn query(handle: &QpHandle) -> (QpAttr, QpCap, bool) {
     if attr.state >= QpState::Rts {
         let side = lock_bh(&qp.send);
         attr.sq_psn = side.requester.next_psn();
-        attr.sq_draining = attr.state == QpState::Sqd && !side.requester.is_drained(&side.slots);
+        attr.sq_draining = attr.state == QpState::Sqd && !side.is_drained();
     }
     if attr.state >= QpState::Rtr {
         attr.rq_psn = lock_bh(&qp.recv).responder.expected_psn();

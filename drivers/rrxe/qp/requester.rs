@@ -28,6 +28,7 @@ use crate::{
         mr::{Bind, FastRegister, Reference},
     },
 };
+use core::mem::{size_of, take};
 use kernel::{
     prelude::*,
     sync::{rcu, Arc, ArcBorrow, SpinLock},
@@ -147,7 +148,7 @@ impl SendSide {
             max_sge: qp.cap.max_send_sge,
             max_inline: qp.cap.max_inline_data,
         };
-        let head = core::mem::size_of::<SendWqe>();
+        let head = size_of::<SendWqe>();
         let mut waiting = consumer.available()?.min(limits::path::MAX_FETCH);
         while waiting != 0 {
             let Some(slot) = self.requester.free_slot(&mut self.slots) else {
@@ -232,6 +233,11 @@ impl SendSide {
         }
     }
 
+    /// Returns whether everything sent before the Send Queue Drained state is acknowledged.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.requester.is_drained(&self.slots)
+    }
+
     /// Returns whether work requests wait in the ring although a slot is free.
     pub(crate) fn has_backlog(&self) -> bool {
         self.requester.can_post(&self.slots)
@@ -247,7 +253,7 @@ impl SendSide {
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Requester, &mut [SendSlot], &mut Env<'_>) -> R,
     ) -> R {
-        let tx = &mut self.tx;
+        let (tx, requester) = (&self.tx, &self.requester);
         let mut env = Env {
             work: WorkData {
                 ctx,
@@ -255,17 +261,16 @@ impl SendSide {
                 inline: &self.inline,
             },
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(ctx.qp, &mut tx.long_gso),
+            transmitter: Transmitter::new(ctx, tx),
             completions,
         };
         if let Some(batch) = batch {
-            let (last, requester) = (tx.transport, &self.requester);
-            let select = || {
+            let transport = env.transmitter.open_batch(batch, || {
                 let is_idle = ctx.qp.is_reliable() && !requester.has_unacknowledged();
-                last.select(ctx.qp, requester.dest_qpn, is_idle, ctx.rcu)
-            };
-            let transmitter = &mut env.transmitter;
-            tx.transport = transmitter.open_batch(batch, &tx.path, tx.source_port, ctx.rcu, select);
+                let last = tx.transport.get();
+                last.select(ctx, requester.dest_qpn, is_idle)
+            });
+            tx.transport.set(transport);
         }
         let result = f(&mut self.requester, &mut self.slots, &mut env);
         env.transmitter.finish();
@@ -289,7 +294,7 @@ impl SendSide {
 }
 
 impl Half for SendSide {
-    type Counters = RequesterCounters;
+    const IS_RECV: bool = false;
 
     #[inline]
     fn side(qp: &Qp) -> &SpinLock<Self> {
@@ -310,24 +315,17 @@ impl Half for SendSide {
     }
 
     #[inline]
-    fn counters(&self) -> &RequesterCounters {
-        &self.requester.counters
-    }
-
-    #[inline]
-    fn count(&self, qp: &Qp, before: &RequesterCounters) {
-        let after = &self.requester.counters;
-        if before == after {
+    fn count(&mut self, qp: &Qp) {
+        if self.requester.counters == RequesterCounters::default() {
             return;
         }
-        qp.with_counters(|counters| counters.requester(before, after));
-        let bad_pkeys = after.bad_pkeys.wrapping_sub(before.bad_pkeys);
-        if bad_pkeys != 0 {
-            qp.device.count_bad_pkeys(bad_pkeys);
+        let new = take(&mut self.requester.counters);
+        qp.with_counters(|counters| counters.requester(&new));
+        if new.bad_pkeys != 0 {
+            qp.device.count_bad_pkeys(new.bad_pkeys);
         }
         // Only a timeout ends ICRC elision, not plain packet loss.
-        let timed_out = before.timeouts != after.timeouts;
-        if let Some(path) = self.tx.path.as_ref().filter(|_| timed_out) {
+        if let Some(path) = self.tx.path.as_ref().filter(|_| new.timeouts != 0) {
             path.elision.on_timeout();
         }
     }
@@ -398,20 +396,12 @@ impl Half for SendSide {
         ctx: EventCtx<'_>,
         completions: &mut PendingCompletions,
     ) -> Outcome {
-        self.expire_buffered(ctx.now);
-        if self.next_timeout().is_none_or(|at| at > ctx.now) {
-            return Outcome::default();
-        }
-        let outcome = self.with(ctx, None, completions, |requester, slots, env| {
+        self.with(ctx, None, completions, |requester, slots, env| {
             if ctx.qp.local.is_waiting() {
                 requester.restart_timers(ctx.now);
             }
             requester.handle_timeout(slots, ctx.now, env)
-        });
-        Outcome {
-            transmit: true,
-            ..outcome
-        }
+        })
     }
 
     /// An ACK may have freed slots for work requests in the ring, or drained the queue.
@@ -434,11 +424,11 @@ impl Half for SendSide {
             Err(_) => round.fatal = true,
         }
         let (batch, completions) = (&mut round.batch, &mut round.completions);
-        let mut blocked = false;
         let progress = self.with(ctx, Some(batch), completions, |requester, slots, env| {
             let budget = limits::path::BATCH.min(env.transmitter.room);
             let progress = requester.poll_transmit(slots, ctx.now, budget, env);
-            blocked = progress.more && progress.sent == budget && budget < limits::path::BATCH;
+            let used_up = progress.sent == budget && budget < limits::path::BATCH;
+            round.blocked = progress.more && used_up;
             if let Some(packet) = &acknowledgement {
                 // If the ACK can't be sent it is lost, and the peer asks again.
                 let _ = env.transmitter.send(packet, |_| Ok(()));
@@ -446,13 +436,12 @@ impl Half for SendSide {
             progress
         });
         round.ack_sent = acknowledgement.is_some() && progress.sent != 0;
-        round.blocked = blocked;
         round.fatal |= progress.fatal;
-        round.more = !blocked && (progress.more || (!round.fatal && self.has_backlog()));
+        round.more = !round.blocked && (progress.more || (!round.fatal && self.has_backlog()));
         if progress.sqe {
             qp.state.fail_send_queue();
         }
-        if self.notify_drained && self.requester.is_drained(&self.slots) {
+        if self.notify_drained && self.is_drained() {
             self.notify_drained = false;
             round.drained = true;
         }
@@ -513,7 +502,7 @@ impl WorkData<'_> {
     }
 
     /// Returns a reference to `whole` bytes of payload, which belong to consecutive packets. `None`
-    /// if the payload can't stay in place until the packets are delivered.
+    /// if they are not in one data segment.
     fn reference(&self, packet: &TxPacket, slot: &SendSlot, whole: u32) -> Option<Reference> {
         let (segments, offset, _) = self.in_segments(packet, slot)?;
         segments.reference(offset, whole)
@@ -552,13 +541,13 @@ impl RequesterEnv for Env<'_> {
         }
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
-        if !work.ctx.qp.qp_type.is_connected() {
-            let handles = &work.ctx.qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, work.ctx.rcu);
-            let ah = ah.filter(|ah| ah.pd == work.ctx.qp.pd);
+        let EventCtx { qp, rcu, .. } = work.ctx;
+        if !qp.qp_type.is_connected() {
+            let ah = qp.device.tables.addresses.get(slot.local.ah, rcu);
+            let ah = ah.filter(|ah| ah.pd == qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
-            let port = || path.info.udp_source_port(work.ctx.qp.number, 0);
-            self.transmitter.set_path(path, port, work.ctx.rcu);
+            let port = || path.info.udp_source_port(qp.number, 0);
+            self.transmitter.set_path(path, port);
         }
         self.transmitter.send(packet, gather)
     }
@@ -574,16 +563,15 @@ impl RequesterEnv for Env<'_> {
         if self.transmitter.send_zero_copy(packet, count, reference) {
             return (count, Ok(()));
         }
-        let Some((segments, offset, len)) = work.in_segments(packet, slot) else {
-            return packet.for_each_in_burst(count, |packet| self.transmit(packet, slot));
-        };
         // Looks up the key only once.
-        let whole = len.checked_mul(count);
-        let span = whole.and_then(|whole| segments.whole(offset, whole));
+        let span = work
+            .in_segments(packet, slot)
+            .and_then(|(segments, offset, len)| segments.whole(offset, len.checked_mul(count)?));
         match span {
-            Some(span) => self
-                .transmitter
-                .send_span(packet, count, &span, TxError::Local),
+            Some(span) => {
+                let transmitter = &mut self.transmitter;
+                transmitter.send_span(packet, count, &span, TxError::Local)
+            }
             None => packet.for_each_in_burst(count, |packet| self.transmit(packet, slot)),
         }
     }
@@ -601,27 +589,24 @@ impl RequesterEnv for Env<'_> {
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
         }
-        self.work.ctx.qp.count_completion(
-            completion.status,
-            Counter::RequesterErrors,
-            Counter::RequesterFlushes,
-        );
+        let EventCtx { qp, now, .. } = self.work.ctx;
+        let (failed, flushed) = (Counter::RequesterErrors, Counter::RequesterFlushes);
+        qp.count_completion(completion.status, failed, flushed);
         if !completion.report() {
             return;
         }
         let cqe = Cqe {
             wr_id: slot.local.wr_id,
-            timestamp: self.work.ctx.now,
+            timestamp: now,
             byte_len: completion.byte_len,
-            qp_num: self.work.ctx.qp.number,
+            qp_num: qp.number,
             status: completion.status as u8,
             opcode: completion.op.wc_opcode(),
             vendor_err: completion.vendor_err,
             vlan_id: abi::NO_VLAN,
             ..Cqe::default()
         };
-        self.completions
-            .push(&self.work.ctx.qp.send_cq, &cqe, self.work.ctx.qp, false);
+        self.completions.push(&qp.send_cq, &cqe, qp);
     }
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {

@@ -26,6 +26,7 @@ use crate::{
         srq::Srq,
     },
 };
+use core::mem::{size_of, take};
 use kernel::{
     prelude::*,
     sync::{rcu, Arc, ArcBorrow, SpinLock},
@@ -82,7 +83,7 @@ impl Current {
         self.wr_id = wqe.wr_id;
         let mut entry = RecvEntry::decode(&wqe, self.segments.len());
         if let Some(to) = self.segments.get_mut(..entry.num_sge) {
-            let head = core::mem::size_of::<RecvWqe>();
+            let head = size_of::<RecvWqe>();
             entry.malformed |= consumer.next_segments(head, to).is_err();
             entry.set_length(wqe::total(to));
         }
@@ -139,18 +140,17 @@ impl RecvSide {
         completions: &mut PendingCompletions,
         f: impl FnOnce(&mut Responder, &mut Env<'_>) -> R,
     ) -> R {
-        let tx = &mut self.tx;
         let mut env = Env {
             ctx,
             current: &mut self.current,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(ctx.qp, &mut tx.long_gso),
+            transmitter: Transmitter::new(ctx, &self.tx),
             completions,
         };
         if let Some(batch) = batch {
-            let (transmitter, last) = (&mut env.transmitter, tx.transport);
-            transmitter.open_batch(batch, &tx.path, tx.source_port, ctx.rcu, || last);
+            let last = self.tx.transport.get();
+            env.transmitter.open_batch(batch, || last);
         }
         let result = f(&mut self.responder, &mut env);
         env.transmitter.finish();
@@ -183,9 +183,7 @@ impl RecvSide {
 }
 
 impl Half for RecvSide {
-    type Counters = ResponderCounters;
-
-    const TAKES_DATAGRAMS: bool = true;
+    const IS_RECV: bool = true;
 
     #[inline]
     fn side(qp: &Qp) -> &SpinLock<Self> {
@@ -206,25 +204,16 @@ impl Half for RecvSide {
     }
 
     #[inline]
-    fn counters(&self) -> &ResponderCounters {
-        &self.responder.counters
-    }
-
-    #[inline]
-    fn count(&self, qp: &Qp, before: &ResponderCounters) {
-        let after = &self.responder.counters;
-        if before != after {
-            qp.with_counters(|counters| counters.responder(before, after));
+    fn count(&mut self, qp: &Qp) {
+        if self.responder.counters != ResponderCounters::default() {
+            let new = take(&mut self.responder.counters);
+            qp.with_counters(|counters| counters.responder(&new));
         }
     }
 
     #[inline]
     fn tx(&self) -> &TxState {
         &self.tx
-    }
-
-    fn on_batch(&mut self, incoming: &RxPacket<'_>) {
-        self.tx.transport = incoming.transport();
     }
 
     fn expected_psn(&self) -> Psn {
@@ -293,23 +282,13 @@ impl Half for RecvSide {
         timeouts.into_iter().flatten().min()
     }
 
-    fn handle_timeout(
-        &mut self,
-        ctx: EventCtx<'_>,
-        _completions: &mut PendingCompletions,
-    ) -> Outcome {
-        self.expire_buffered(ctx.now);
-        Outcome::transmit(self.next_timeout().is_some_and(|at| at <= ctx.now))
-    }
-
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
         let rcu = rcu::read_lock();
         let ctx = EventCtx::now(qp, &rcu);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
-        let mut blocked = false;
         let progress = self.with(ctx, Some(batch), completions, |responder, env| {
             let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
-            blocked = progress.more && env.transmitter.room == 0;
+            round.blocked = progress.more && env.transmitter.room == 0;
             progress
         });
         // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
@@ -320,8 +299,7 @@ impl Half for RecvSide {
         if self.responder.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
         }
-        round.more = progress.more && !blocked;
-        round.blocked = blocked;
+        round.more = progress.more && !round.blocked;
         round.fatal = progress.fatal;
     }
 }
@@ -378,8 +356,9 @@ impl Env<'_> {
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
-        let (mrs, by) = (&self.ctx.qp.device.tables.mrs, self.ctx.qp.keys(pd));
-        mrs.remote(self.ctx.rcu, by, rkey, va, len, wants)
+        let EventCtx { qp, rcu, .. } = self.ctx;
+        let mrs = &qp.device.tables.mrs;
+        mrs.remote(rcu, qp.keys(pd), rkey, va, len, wants)
     }
 }
 
@@ -432,14 +411,8 @@ impl ResponderEnv for Env<'_> {
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
-        let pd = self.remote_pd()?;
-        let span = self.remote(
-            pd,
-            rkey,
-            va,
-            incoming.packet.payload_len,
-            RemoteAccess::Write,
-        )?;
+        let (pd, len) = (self.remote_pd()?, incoming.packet.payload_len);
+        let span = self.remote(pd, rkey, va, len, RemoteAccess::Write)?;
         incoming.copy_to_span(0, incoming.payload_len(), &span)
     }
 
@@ -469,16 +442,14 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
-        self.ctx.qp.count_completion(
-            completion.status,
-            Counter::ResponderErrors,
-            Counter::ResponderFlushes,
-        );
+        let EventCtx { qp, now, .. } = self.ctx;
+        let (failed, flushed) = (Counter::ResponderErrors, Counter::ResponderFlushes);
+        qp.count_completion(completion.status, failed, flushed);
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
-            timestamp: self.ctx.now,
+            timestamp: now,
             byte_len: completion.byte_len,
-            qp_num: self.ctx.qp.number,
+            qp_num: qp.number,
             src_qp: completion.src_qp,
             status: completion.status as u8,
             opcode: completion.opcode as u8,
@@ -496,8 +467,7 @@ impl ResponderEnv for Env<'_> {
         if completion.solicited {
             cqe.flags |= CQE_SOLICITED;
         }
-        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, self.ctx.qp.qp_type)
-        {
+        if let (Some(incoming), QpType::Ud | QpType::Gsi) = (self.ctx.incoming, qp.qp_type) {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
@@ -518,10 +488,9 @@ impl ResponderEnv for Env<'_> {
             consumer.retire();
         }
         // XRC: the shared receive queue determines the completion queue.
-        let (srq, qp, solicited) = (self.current.srq.take(), self.ctx.qp, completion.solicited);
-        match &srq {
-            Some(srq) => self.completions.push_to(srq, &cqe, qp, solicited),
-            None => self.completions.push(&qp.recv_cq, &cqe, qp, solicited),
+        match &self.current.srq.take() {
+            Some(srq) => self.completions.push_to(srq, &cqe, qp),
+            None => self.completions.push(&qp.recv_cq, &cqe, qp),
         }
     }
 
@@ -558,19 +527,12 @@ impl ResponderEnv for Env<'_> {
         let Payload::Read { rkey, va, len } = packet.payload else {
             return (0, Err(TxError::RemoteAccess));
         };
-        let (mrs, rcu, by) = (
-            &self.ctx.qp.device.tables.mrs,
-            self.ctx.rcu,
-            self.ctx.qp.keys(pd),
-        );
-        let reference = |whole: u32| {
-            let reference = Reference::to_read(pd, rkey, va);
-            let pinned = mrs.pinned(rcu, &reference, whole.into());
-            pinned.map(|_| reference)
-        };
+        let reference = |_| Some(Reference::to_read(pd, rkey, va));
         if self.transmitter.send_zero_copy(packet, count, reference) {
             return (count, Ok(()));
         }
+        let EventCtx { qp, rcu, .. } = self.ctx;
+        let (mrs, by) = (&qp.device.tables.mrs, qp.keys(pd));
         // Looks up the key only once.
         let whole = len.checked_mul(count).ok_or(Fault::Length);
         let span = whole.and_then(|whole| mrs.remote(rcu, by, rkey, va, whole, RemoteAccess::Read));

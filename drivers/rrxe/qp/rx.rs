@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received packets, in three stages:
+//! Received packets, after [`crate::transport::rx`] has parsed them and found their queue pair.
 //!
-//! 1. *Parse* ([`crate::transport::rx`]): headers, ICRC, and the look-up of the queue pair. Asks
-//!    the queue pair only for the length of a burst ([`RxBatch::accepts_burst`]).
-//! 2. *Deliver* ([`RxBatch::deliver`]): a half of the queue pair handles the packet under its lock,
-//!    which it keeps from one packet of a batch to the next.
-//! 3. *Finish* ([`RxBatch::finish`]): the half fills a batch of packets before it is unlocked.
-//!    Then, with nothing locked, the consumer is notified and the batch is sent. Takes each lock at
-//!    most once.
-//!
-//! A packet that can't be handled yet is kept in the half's [`super::reorder_buffer`]. The context
-//! that holds the lock when it is due delivers it from there.
+//! [`RxBatch::deliver`] has a half of the queue pair handle a packet under its lock, which it keeps
+//! from one packet of a batch to the next. A packet whose turn has not come is kept in the half's
+//! [`super::reorder_buffer`]. The context that holds the lock when it is due delivers it from there.
+//! In [`RxBatch::finish`] the half fills a batch of packets before it is unlocked. Then, with
+//! nothing locked, the consumer is notified and the batch is sent.
 
 use super::{
     cnp::PendingCnp, requester::SendSide, responder::RecvSide, EventCtx, Half, Locked,
@@ -27,7 +22,7 @@ use linux_rdma::{
 };
 use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome};
 
-/// Work that the packets of a batch leave to a half.
+/// Work that the packets of a batch, or a timeout, leave to a half.
 #[derive(Default)]
 pub(crate) struct HalfWork {
     /// The half has handled a packet.
@@ -70,11 +65,6 @@ impl<H: Half> BatchHalf<'_, H> {
             Qp::unlock(qp, half);
         }
     }
-
-    /// Finishes the deferred work, and unlocks the half.
-    fn finish(&mut self, qp: ArcBorrow<'_, Qp>) {
-        H::finish(qp, self.locked.take(), take(&mut self.work));
-    }
 }
 
 /// A batch of packets received together: the queue pair of the last one, and the deferred work.
@@ -93,10 +83,11 @@ pub(crate) struct RxBatch<'a> {
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
     pub(crate) vector: &'a Vector,
+    pub(crate) rcu: &'a rcu::Guard,
 }
 
 impl<'a> RxBatch<'a> {
-    pub(crate) fn new(vector: &'a Vector) -> Self {
+    pub(crate) fn new(vector: &'a Vector, rcu: &'a rcu::Guard) -> Self {
         Self {
             qp: None,
             recv: BatchHalf::default(),
@@ -107,6 +98,7 @@ impl<'a> RxBatch<'a> {
             cnp: None,
             prefix: LastPrefix::default(),
             vector,
+            rcu,
         }
     }
 
@@ -135,14 +127,14 @@ impl<'a> RxBatch<'a> {
     ) -> &mut BatchHalf<'a, H> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
-            let mut half = Locked::<H>::new(arc_borrow_ref(qp));
+            let half = Locked::<H>::new(arc_borrow_ref(qp));
             let path = half.tx().path.as_ref();
             let path = path.filter(|path| incoming.is_from_peer_of(path));
             let from_peer = path.is_some();
             let unproven =
                 path.is_some_and(|path| qp.is_reliable() && incoming.update_elision(&path.elision));
-            if from_peer {
-                half.on_batch(incoming);
+            if from_peer && H::IS_RECV {
+                half.tx().transport.set(incoming.transport());
             }
             let state = H::of_batch(self);
             (state.from_peer, state.unproven) = (from_peer, unproven);
@@ -173,25 +165,16 @@ impl<'a> RxBatch<'a> {
     #[inline]
     fn burst_of<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
         let state = self.lock::<H>(qp, incoming);
-        let from_peer = state.from_peer;
-        let Some(half) = state.locked.as_mut().filter(|_| from_peer) else {
-            return 1;
-        };
-        if half.reorder_buffer().is_empty() {
-            half.accepts_burst(incoming.packet)
-        } else {
-            1
-        }
+        let half = state.locked.as_mut().filter(|_| state.from_peer);
+        half.map_or(1, |half| match half.reorder_buffer().is_empty() {
+            true => half.accepts_burst(incoming.packet),
+            false => 1,
+        })
     }
 
     /// Handles a packet, or a burst, that arrived for `qp`. Finishes the batch of another queue
     /// pair.
-    pub(crate) fn deliver(
-        &mut self,
-        qp: ArcBorrow<'a, Qp>,
-        incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
-    ) {
+    pub(crate) fn deliver(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) {
         self.switch_to(qp);
         self.packets = self.packets.wrapping_add(incoming.packet.packets.into());
         self.bytes = self.bytes.wrapping_add(incoming.ip_len());
@@ -199,23 +182,18 @@ impl<'a> RxBatch<'a> {
             self.unlock(qp);
             Qp::receive_cnp(qp, incoming);
         } else if incoming.packet.is_response() {
-            self.deliver_to::<SendSide>(qp, incoming, rcu);
+            self.deliver_to::<SendSide>(qp, incoming);
         } else {
-            self.deliver_to::<RecvSide>(qp, incoming, rcu);
+            self.deliver_to::<RecvSide>(qp, incoming);
         }
     }
 
     /// Handles a packet in the half that it is for.
     #[inline]
-    fn deliver_to<H: Half>(
-        &mut self,
-        qp: ArcBorrow<'a, Qp>,
-        incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
-    ) {
-        let vector = self.vector;
+    fn deliver_to<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) {
+        let (vector, rcu) = (self.vector, self.rcu);
         let state = self.lock::<H>(qp, incoming);
-        let is_accepted = state.from_peer || H::TAKES_DATAGRAMS && !qp.qp_type.is_connected();
+        let is_accepted = state.from_peer || H::IS_RECV && !qp.qp_type.is_connected();
         let (Some(half), work) = (&mut state.locked, &mut state.work) else {
             return;
         };
@@ -269,7 +247,7 @@ impl<'a> RxBatch<'a> {
         };
         if let Some(cnp) = self.cnp.take() {
             self.unlock(qp);
-            qp.send_cnp(&cnp, take(&mut self.marked), &rcu::read_lock());
+            qp.send_cnp(&cnp, take(&mut self.marked), self.rcu);
         }
         let (packets, bytes) = (take(&mut self.packets), take(&mut self.bytes));
         qp.with_counters(|counters| {
@@ -281,12 +259,13 @@ impl<'a> RxBatch<'a> {
             // messages that were posted without a doorbell.
             self.send.work.outcome.transmit = true;
         }
-        if self.send.locked.is_some() {
-            self.send.finish(qp);
-            self.recv.finish(qp);
+        let (send, recv) = (&mut self.send, &mut self.recv);
+        if send.locked.is_some() {
+            SendSide::finish(qp, send.locked.take(), take(&mut send.work));
+            RecvSide::finish(qp, None, take(&mut recv.work));
         } else {
-            self.recv.finish(qp);
-            self.send.finish(qp);
+            RecvSide::finish(qp, recv.locked.take(), take(&mut recv.work));
+            SendSide::finish(qp, None, take(&mut send.work));
         }
         Qp::report_events(qp);
     }
@@ -332,8 +311,8 @@ impl Qp {
         rcu: &rcu::Guard,
     ) {
         let vector = Vector::new();
-        let mut batch = RxBatch::new(&vector);
-        batch.deliver(this, incoming, rcu);
+        let mut batch = RxBatch::new(&vector, rcu);
+        batch.deliver(this, incoming);
         batch.finish();
     }
 

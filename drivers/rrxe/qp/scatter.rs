@@ -23,7 +23,7 @@ pub(crate) struct Segments<'a> {
     pub(crate) list: &'a [Sge],
 }
 
-impl Segments<'_> {
+impl<'a> Segments<'a> {
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
     pub(crate) fn gather(
         &self,
@@ -51,19 +51,17 @@ impl Segments<'_> {
     }
 
     /// Returns `len` bytes from byte `offset` of the list on, if they lie in one readable segment.
-    pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'_>> {
+    pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'a>> {
         let (lkey, addr) = self.single(offset, len)?;
         let span = self.mrs.local(self.rcu, self.pd, lkey, addr, len, false);
         span.ok()
     }
 
     /// Returns a reference to `len` bytes from byte `offset` of the list on, if they lie in one
-    /// segment of pinned user memory.
+    /// segment.
     pub(crate) fn reference(&self, offset: u32, len: u32) -> Option<Reference> {
         let (lkey, addr) = self.single(offset, len)?;
-        let reference = Reference::local(self.pd, lkey, addr);
-        let pinned = self.mrs.pinned(self.rcu, &reference, len.into());
-        pinned.map(|_| reference)
+        Some(Reference::local(self.pd, lkey, addr))
     }
 
     /// Copies bytes to the list, from byte `offset` on.

@@ -175,17 +175,14 @@ impl Qp {
             }
         }
         let lost = Self::report(this, completions, H::cq(qp));
-        match (turn, &mut round) {
-            (Some(turn), Some(round)) => {
-                let more = Self::end_round::<H>(this, round);
-                if let Some(turn) = turn.end_round(more) {
-                    turn.run();
-                }
+        // If there is a turn but no round, the softirq takes the turn.
+        if let (Some(turn), Some(round)) = (turn, &mut round) {
+            let more = Self::end_round::<H>(this, round);
+            if let Some(turn) = turn.end_round(more) {
+                turn.run();
             }
-            // The softirq takes the turn.
-            (Some(_), None) => {}
-            (None, _) if any && !outcome.transmit => H::on_round_end(qp),
-            (None, _) => {}
+        } else if any && !outcome.transmit {
+            H::on_round_end(qp);
         }
         if outcome.fatal || lost {
             Self::enter_error(this, path::BATCHES);
@@ -210,8 +207,7 @@ impl Qp {
     /// the batch takes.
     #[inline]
     fn send_batch(&self, batch: &mut TxBatch) {
-        let no_room = batch.send(self);
-        if no_room {
+        if batch.send(self) {
             lock_bh(&self.send).requester.dropped_locally();
         }
     }
@@ -224,35 +220,22 @@ impl Qp {
         Self::kick_send(this);
     }
 
-    /// Sends the delayed ACK, if there is one, without waiting for a message.
-    pub(crate) fn flush_delayed_ack(this: ArcBorrow<'_, Self>) {
-        let waited = lock_bh(&this.recv).responder.stop_delay();
-        if waited {
-            Self::kick_recv(this);
-        }
-    }
-
     /// Takes the receive side out of the states in which it acknowledges, by calling `end` once.
-    /// First sends the pending ACKs and responses, in at most `batches` batches. May be called from
-    /// any context except hard interrupts.
+    /// First sends the pending ACKs and responses, in at most `batches` batches; READ responses
+    /// beyond that, and everything after them, are not sent. Never waits. May be called from any
+    /// context except hard interrupts.
     ///
-    /// Every end of a queue pair leads here: destruction (by its consumer, with its program, with
-    /// its device or with the module), the Reset state and the Error state. The consumer may see
-    /// the completion of a request before its ACK was sent. If the ACK were dropped, the peer would
-    /// retry until its work request fails, although all data has arrived. An ACK may be pending
-    /// because it is delayed, or because the context that runs the receive side, or the softirq
-    /// that will run it, has not sent it yet.
+    /// Every end of a queue pair leads here: destruction, the Reset state and the Error state. The
+    /// consumer may see the completion of a request before its ACK was sent. If the ACK were
+    /// dropped, the peer would retry until its work request fails, although all data has arrived.
+    /// The responder still holds an ACK that is delayed, or that the context or the softirq that
+    /// runs the receive side has not sent yet. So this function takes it from there.
     ///
-    /// In all of these cases the responder still holds the ACK, so this function takes it from
-    /// there. It does not run the [`SerialWork`], whose owner may be the context that this one has
+    /// It does not run the [`SerialWork`], whose owner may be the context that this one has
     /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
     /// long as it waits for it. The last batch is filled, and the side ended, under one hold of the
-    /// lock: no request is executed in between.
-    ///
-    /// This function neither fails nor waits. READ responses beyond `batches`, and everything after
-    /// them, are not sent. If the wire loses an ACK after this, the peer's work request fails, as
-    /// it does with hardware: a queue pair answers nothing in the Reset and Error states (IBA
-    /// 10.3.1).
+    /// lock: no request is executed in between. If the wire loses an ACK after this, the peer's
+    /// work request fails, as it does with hardware (IBA 10.3.1).
     pub(super) fn end_recv(
         this: ArcBorrow<'_, Self>,
         batches: u32,
@@ -266,23 +249,20 @@ impl Qp {
                 // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
                 // nested too deeply, the packets go through the network stack, which queues them.
                 if qp.device.is_deeply_nested() {
-                    side.tx.transport = Transport::Stack;
+                    side.tx.transport.set(Transport::Stack);
                 }
                 side.responder.stop_waiting();
                 side.fill(qp, &mut round);
-                side.count();
+                side.count(qp);
                 let is_last = left == 0 || !(round.more || round.blocked);
                 if is_last {
                     let rcu = rcu::read_lock();
                     end(&mut side, EventCtx::now(qp, &rcu), &mut round.completions);
-                    // The side may have been reset.
-                    side.before = *side.counters();
                 }
                 is_last
             };
             qp.send_batch(&mut round.batch);
-            // A completion queue that overflows now loses only flushed completions; the queue pair
-            // has ended.
+            // If a completion queue overflows now, only flushed completions are lost.
             let _ = round.completions.report(&qp.recv_cq);
             if is_last {
                 break;
@@ -339,8 +319,7 @@ impl Qp {
                 });
             }
         }
-        // A completion queue that overflows now loses only flushed completions; the queue pair has
-        // ended.
+        // If a completion queue overflows now, only flushed completions are lost.
         let _ = completions.report(&qp.send_cq);
         Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state() == QpState::Error {
@@ -428,20 +407,19 @@ impl TimerCallback for Qp {
 impl Qp {
     /// Handles a timeout of a half, if it is due.
     fn half_expired<H: Half>(this: ArcBorrow<'_, Self>) {
-        let qp = arc_borrow_ref(this);
+        let mut half = Locked::<H>::new(arc_borrow_ref(this));
+        let rcu = rcu::read_lock();
+        let ctx = EventCtx::now(arc_borrow_ref(this), &rcu);
+        half.expire_buffered(ctx.now);
+        if half.next_timeout().is_none_or(|at| at > ctx.now) {
+            return Self::unlock(this, half);
+        }
         let mut work = HalfWork::default();
-        let mut half = Locked::<H>::new(qp);
-        {
-            let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(qp, &rcu);
-            work.outcome = half.handle_timeout(ctx, &mut work.completions);
-        }
+        let outcome = half.handle_timeout(ctx, &mut work.completions);
+        work.outcome.merge(outcome);
+        work.outcome.transmit = true;
         // Before the half fills a batch: packets after a timeout have ICRCs (`SendSide::count`).
-        half.count();
-        if work.outcome.transmit {
-            H::finish(this, Some(half), work);
-        } else {
-            Self::unlock(this, half);
-        }
+        half.count(ctx.qp);
+        H::finish(this, Some(half), work);
     }
 }

@@ -3,7 +3,7 @@
 //! The route, the header fields and the start of the ICRC that the packets of a batch share.
 
 use super::path::Path;
-use crate::{config::Config, limits, verbs::device::DeviceState};
+use crate::{limits, qp::EventCtx};
 use kernel::sync::rcu;
 use linux_rdma::{
     net::{IpAddr, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
@@ -64,16 +64,6 @@ pub(super) fn may_queue(dev: &NetDevice, is_veth: bool, rcu: &rcu::Guard) -> boo
     dev.has_queue(rcu) || !(is_veth || dev.is_loopback())
 }
 
-/// Returns the type of service of a connected queue pair's packets, which leave as ECN-capable if
-/// notifications slow it down (IBA A17.9). The consumer chooses the DSCP.
-fn connected_tos(config: &Config, traffic_class: u8) -> u8 {
-    if config.is_reaction_point {
-        traffic_class & !ECN | ECT
-    } else {
-        traffic_class
-    }
-}
-
 impl<'a> FlowTemplate<'a> {
     /// Returns the template for packets of a type of service or traffic class. Returns `None` if
     /// there is no route: the packets are lost. Packets may form GSO packets if the device supports
@@ -81,12 +71,12 @@ impl<'a> FlowTemplate<'a> {
     #[inline(always)]
     pub(crate) fn new(
         path: &'a Path,
-        device: &DeviceState,
         source_port: u16,
         tos: u8,
-        rcu: &rcu::Guard,
+        ctx: EventCtx<'_>,
     ) -> Option<Self> {
-        let route = path.route(device, source_port, rcu)?;
+        let rcu = ctx.rcu;
+        let route = path.route(&ctx.qp.device, source_port, rcu)?;
         let dev = route.device(rcu);
         let (is_veth, is_captured) = (is_veth(dev), dev.is_captured(rcu));
         let may_queue = may_queue(dev, is_veth, rcu);
@@ -108,18 +98,19 @@ impl<'a> FlowTemplate<'a> {
     }
 
     /// Returns the template for a connected queue pair, which reacts to congestion.
-    pub(super) fn connected(
-        path: &'a Path,
-        device: &DeviceState,
-        source_port: u16,
-        rcu: &rcu::Guard,
-    ) -> Option<Self> {
-        let tos = connected_tos(&device.config, path.info.traffic_class);
-        let mut template = Self::new(path, device, source_port, tos, rcu)?;
+    pub(super) fn connected(path: &'a Path, source_port: u16, ctx: EventCtx<'_>) -> Option<Self> {
+        let config = &ctx.qp.device.config;
+        let tos = match path.info.traffic_class {
+            // Packets are ECN-capable if notifications slow the queue pair down (IBA A17.9). The
+            // consumer chooses the DSCP.
+            class if config.is_reaction_point => class & !ECN | ECT,
+            class => class,
+        };
+        let mut template = Self::new(path, source_port, tos, ctx)?;
         // A queueing discipline may segment GSO packets.
         template.omit_icrc = !template.is_captured
             && !template.may_queue
-            && !device.config.always_icrc
+            && !config.always_icrc
             && path.elision.may_omit();
         Some(template)
     }
@@ -127,14 +118,8 @@ impl<'a> FlowTemplate<'a> {
     /// Returns the template for datagrams to one destination. They always carry an ICRC, because
     /// without retransmission nothing would reveal that packets without one get lost. Multicasts
     /// leave one by one, because the stack copies them.
-    pub(super) fn datagrams(
-        path: &'a Path,
-        device: &DeviceState,
-        source_port: u16,
-        rcu: &rcu::Guard,
-    ) -> Option<Self> {
-        let tos = path.info.traffic_class;
-        let mut template = Self::new(path, device, source_port, tos, rcu)?;
+    pub(super) fn datagrams(path: &'a Path, source_port: u16, ctx: EventCtx<'_>) -> Option<Self> {
+        let mut template = Self::new(path, source_port, path.info.traffic_class, ctx)?;
         if path.destination.is_multicast() {
             template.max_gso_payload = 0;
         }

@@ -69,10 +69,6 @@ impl LocalQueue {
         )
     }
 
-    fn wake(this: &Arc<Self>) {
-        SerialWork::<Self>::queue(this.as_arc_borrow(), 0);
-    }
-
     /// Removes and returns the first waiting queue pair, if there is room for its packets.
     fn next(&self) -> Option<Arc<Qp>> {
         let mut state = lock_irqsave(&self.state);
@@ -169,7 +165,7 @@ impl LocalShare {
             state.limit.room()
         };
         if room != 0 {
-            LocalQueue::wake(&self.queue);
+            SerialWork::<LocalQueue>::queue(self.queue.as_arc_borrow(), 0);
         }
     }
 }
@@ -183,7 +179,7 @@ impl TxOwner for LocalShare {
             !state.waiters.is_empty() && state.limit.room() != 0
         };
         if wake {
-            LocalQueue::wake(&self.queue);
+            SerialWork::<LocalQueue>::queue(self.queue.as_arc_borrow(), 0);
         }
     }
 }

@@ -2,19 +2,18 @@
 
 //! Packets between queue pairs of one device, which bypass the network stack.
 //!
-//! The network stack would pass these packets to the loopback device and take them back from there.
-//! Instead they are queued in a [`LoopbackBatch`], header by header, and the sender delivers it
-//! after it has released its locks. Payload in a user program's region stays in place, named by a
-//! [`Reference`], and is copied once, from one region to the other. Payload that may be gone by
-//! then, and payload that is small, is copied into the [`LoopbackBatch`]: inline data, operands,
-//! memory of kernel consumers.
-//!
-//! Both queue pairs treat these packets like any others, except that none of them is lost and none
-//! has an ICRC. docs/performance.md describes when packets take this path.
+//! The sender queues them in a [`LoopbackBatch`], and delivers it after it has released its locks.
+//! Payload in a user program's region stays in place, named by a [`Reference`], and is copied once,
+//! from one region to the other. Small payload, and payload that may be gone by then (inline data,
+//! operands, memory of kernel consumers), is copied into the batch. docs/performance.md describes
+//! when packets take this path.
 
 use super::path::Path;
-use crate::verbs::mr::{MrTable, Reference};
-use kernel::{prelude::*, sync::rcu};
+use crate::{
+    qp::RxBatch,
+    verbs::mr::{MrTable, Reference},
+};
+use kernel::prelude::*;
 use linux_rdma::{
     net::{Fragment, IpAddr, PacketWriter, PayloadArena, UDP_HEADER},
     rdma::memory::MappedMemory,
@@ -31,8 +30,8 @@ const INITIAL_CAPACITY: usize = 8;
 
 /// Packets for queue pairs of the same device, in order.
 pub(crate) struct LoopbackBatch {
-    source: IpAddr,
-    destination: IpAddr,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
     pub(super) packets: KVec<LoopbackEntry>,
     /// Copied payload.
     arena: PayloadArena,
@@ -46,8 +45,7 @@ pub(super) struct LoopbackEntry {
 }
 
 /// Location of a payload.
-#[derive(Clone, Copy)]
-enum PayloadSource {
+pub(super) enum PayloadSource {
     /// In the arena, from this offset on.
     Arena(usize),
     Region(Reference),
@@ -55,24 +53,19 @@ enum PayloadSource {
 
 /// The part of a [`LoopbackBatch`] that stands in for a packet of the network stack.
 #[derive(Clone, Copy)]
-pub(crate) struct LoopbackPacket<'a> {
+pub(super) struct LoopbackPacket<'a> {
     pub(super) batch: &'a LoopbackBatch,
-    payload: ResolvedPayload<'a>,
+    /// Memory of the payload; `None` for the arena.
+    region: Option<MappedMemory<'a>>,
+    /// Offset of the payload in it.
+    start: u64,
     /// SIMD context for copying.
     vector: &'a Vector,
 }
 
-/// Location of a packet's payload at delivery.
-#[derive(Clone, Copy)]
-enum ResolvedPayload<'a> {
-    Arena(usize),
-    /// In this memory, from this offset on.
-    Region(MappedMemory<'a>, u64),
-}
-
 impl LoopbackBatch {
     /// Returns an empty loopback batch for the peer of a path.
-    pub(crate) fn new(path: &Path) -> Self {
+    pub(super) fn new(path: &Path) -> Self {
         Self {
             source: path.source,
             destination: path.destination,
@@ -81,35 +74,13 @@ impl LoopbackBatch {
         }
     }
 
-    /// Returns whether the batch has no packets.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.packets.is_empty()
-    }
-
-    /// Adds consecutive packets whose payload stays in place. Returns false if there is no memory:
-    /// the packets are lost.
-    pub(crate) fn push_reference(
-        &mut self,
-        packet: &TxPacket,
-        count: u32,
-        reference: Reference,
-    ) -> bool {
-        let entry = LoopbackEntry {
-            packet: *packet,
-            count,
-            payload: PayloadSource::Region(reference),
-        };
-        self.push(entry).is_ok()
-    }
-
     /// Adds a packet; `gather` writes the payload. Returns `Ok(false)` if there is no memory: the
     /// packet is lost.
     ///
     /// # Errors
     ///
     /// [`TxError::NoRoom`] if the batch is full, or the error of `gather`.
-    pub(crate) fn push_copy(
+    pub(super) fn push_copy(
         &mut self,
         packet: &TxPacket,
         vector: &Vector,
@@ -123,22 +94,23 @@ impl LoopbackBatch {
                 Err(_) => return Ok(false),
             },
         };
-        let entry = LoopbackEntry {
-            packet: *packet,
-            count: 1,
-            payload: PayloadSource::Arena(start),
-        };
-        Ok(self.push(entry).is_ok())
+        Ok(self.push(packet, 1, PayloadSource::Arena(start)))
     }
 
+    /// Adds consecutive packets. Returns false if there is no memory: the packets are lost.
     #[inline]
-    fn push(&mut self, entry: LoopbackEntry) -> Result {
+    pub(super) fn push(&mut self, packet: &TxPacket, count: u32, payload: PayloadSource) -> bool {
         let capacity = self.packets.capacity();
-        if self.packets.len() == capacity {
-            let more = capacity.saturating_mul(3).max(INITIAL_CAPACITY);
-            self.packets.reserve(more, GFP_ATOMIC)?;
+        let more = capacity.saturating_mul(3).max(INITIAL_CAPACITY);
+        if self.packets.len() == capacity && self.packets.reserve(more, GFP_ATOMIC).is_err() {
+            return false;
         }
-        Ok(self.packets.push_within_capacity(entry)?)
+        let entry = LoopbackEntry {
+            packet: *packet,
+            count,
+            payload,
+        };
+        self.packets.push_within_capacity(entry).is_ok()
     }
 
     /// Returns the length of the IP packet that the network stack would make of this UDP payload.
@@ -148,19 +120,10 @@ impl LoopbackBatch {
     }
 }
 
-impl<'a> LoopbackPacket<'a> {
-    /// Returns whether the packet comes from the peer of a path.
-    pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
-        path.is_from_peer(self.batch.source, self.batch.destination)
-    }
-
+impl LoopbackPacket<'_> {
     /// Calls `f` for each contiguous piece of `len` bytes of the payload, from `offset` on, in
-    /// order.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the range is not inside the payload.
-    pub(crate) fn for_each(
+    /// order. Returns `EINVAL` or `EFAULT` if the range is not inside the payload.
+    pub(super) fn for_each(
         &self,
         offset: usize,
         len: usize,
@@ -169,31 +132,20 @@ impl<'a> LoopbackPacket<'a> {
         if len == 0 {
             return Ok(());
         }
-        match self.payload {
-            ResolvedPayload::Region(memory, start) => {
-                let start = start.checked_add(offset as u64).ok_or(EINVAL)?;
-                memory.fragments(start, len, self.vector, f)
-            }
-            ResolvedPayload::Arena(start) => {
-                let start = start.checked_add(offset).ok_or(EINVAL)?;
-                let fragment = self.batch.arena.fragment(start, len, self.vector);
-                f(fragment.ok_or(EINVAL)?);
-                Ok(())
-            }
+        let start = self.start.checked_add(offset as u64).ok_or(EINVAL)?;
+        if let Some(memory) = self.region {
+            return memory.fragments(start, len, self.vector, f);
         }
+        let arena = &self.batch.arena;
+        let fragment = arena.fragment(start as usize, len, self.vector);
+        f(fragment.ok_or(EINVAL)?);
+        Ok(())
     }
 
     /// Skips the first `offset` bytes of the payload.
     pub(super) fn from(self, offset: u64) -> Self {
-        let payload = match self.payload {
-            ResolvedPayload::Region(memory, start) => {
-                ResolvedPayload::Region(memory, start.wrapping_add(offset))
-            }
-            ResolvedPayload::Arena(start) => {
-                ResolvedPayload::Arena(start.wrapping_add(offset as usize))
-            }
-        };
-        Self { payload, ..self }
+        let start = self.start.wrapping_add(offset);
+        Self { start, ..self }
     }
 }
 
@@ -204,21 +156,21 @@ impl LoopbackEntry {
         &self,
         batch: &'a LoopbackBatch,
         mrs: &'a MrTable,
-        vector: &'a Vector,
-        rcu: &'a rcu::Guard,
+        receiver: &RxBatch<'a>,
     ) -> Option<LoopbackPacket<'a>> {
-        let payload = match &self.payload {
-            PayloadSource::Arena(start) => ResolvedPayload::Arena(*start),
+        let (region, start) = match &self.payload {
+            PayloadSource::Arena(start) => (None, *start as u64),
             PayloadSource::Region(reference) => {
                 let len = u64::from(self.packet.payload.len()).wrapping_mul(self.count.into());
-                let (memory, start) = mrs.pinned(rcu, reference, len)?;
-                ResolvedPayload::Region(memory, start)
+                let (memory, start) = mrs.pinned(receiver.rcu, reference, len)?;
+                (Some(memory), start)
             }
         };
         Some(LoopbackPacket {
             batch,
-            payload,
-            vector,
+            region,
+            start,
+            vector: receiver.vector,
         })
     }
 }

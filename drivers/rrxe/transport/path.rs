@@ -66,18 +66,15 @@ impl Path {
             return None;
         }
         let dev = net.device(self.info.ifindex, rcu)?;
-        *cached = Route::lookup(
-            dev,
-            &Flow {
-                source: self.source,
-                destination: self.destination,
-                tos: self.info.traffic_class,
-                source_port,
-                destination_port: limits::ROCE_UDP_PORT,
-                mark: 0,
-            },
-        )
-        .ok();
+        let flow = Flow {
+            source: self.source,
+            destination: self.destination,
+            tos: self.info.traffic_class,
+            source_port,
+            destination_port: limits::ROCE_UDP_PORT,
+            mark: 0,
+        };
+        *cached = Route::lookup(dev, &flow).ok();
         cached.clone()
     }
 }

@@ -2,11 +2,8 @@
 
 //! Incoming packets: from UDP port 4791, or from a [`LoopbackBatch`], to the destination queue
 //! pair. This file parses packets and looks up their queue pairs; [`crate::qp::RxBatch`] has the
-//! later stages.
-//!
-//! The softirq that received a packet of the network stack also handles it. The sender of a
-//! [`LoopbackBatch`] delivers it itself. A packet that belongs to no queue pair, or that violates
-//! the specification, is dropped without a response.
+//! later stages. A packet that belongs to no queue pair, or that violates the specification, is
+//! dropped without a response.
 
 use super::{
     icrc_elision::Mark,
@@ -31,7 +28,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, Prefix, ICRC, NO_ICRC},
+    icrc::{self, LastPrefix, Prefix, ICRC, NO_ICRC},
     wire::{self, Bth},
     Packet, MAX_HEADER,
 };
@@ -55,11 +52,11 @@ pub(crate) struct Receiver {
 }
 
 /// Packets to be handled as one burst ([`Packet::burst`]).
-struct Burst<'a, 'b> {
+struct Burst<'a> {
     qp: ArcBorrow<'a, Qp>,
     packet: Packet,
     /// The first packet.
-    datagram: Datagram<'b>,
+    datagram: Datagram<'a>,
     /// The header that the next packet must have.
     next: [u8; Bth::LEN],
     packets: u32,
@@ -67,262 +64,229 @@ struct Burst<'a, 'b> {
     max: u32,
 }
 
-impl Burst<'_, '_> {
-    /// Returns whether a datagram is the next packet of the burst. Does not check its ICRC.
-    #[inline]
-    fn is_next(&self, datagram: &Datagram<'_>) -> bool {
-        let mut header = [0; Bth::LEN];
-        self.packets < self.max
-            && datagram.payload_len() == self.datagram.payload_len()
-            && datagram.copy_bits(0, &mut header).is_ok()
-            && header == self.next
-    }
-
-    #[inline]
-    fn add(&mut self) {
-        self.next = Packet::next_header(&self.next);
-        self.packets = self.packets.wrapping_add(1);
-    }
-}
-
 impl Receiver {
     pub(crate) fn new(tables: Arc<Tables>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { tables }, GFP_KERNEL)?)
     }
+}
 
-    /// Returns the part of the ICRC's input in front of the BTH. `None` if the datagram is not a
-    /// packet.
-    fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
-        let packet_len = u32::try_from(datagram.payload_len()).ok()?;
-        let udp = datagram.udp_header();
-        // IPv4 options and IPv6 extension headers are not supported (IBA A17.3).
-        let (prefix, lengths_agree) = match datagram.packet().version() {
-            IpVersion::V4 => {
-                let ip = datagram.ipv4_header()?;
-                let agree = wire::ipv4_lengths_agree(&ip, &udp, packet_len);
-                (Prefix::ipv4(&ip, &udp), agree)
-            }
-            IpVersion::V6 => {
-                let ip = datagram.ipv6_header()?;
-                let agree = wire::ipv6_lengths_agree(&ip, &udp, packet_len);
-                (Prefix::ipv6(&ip, &udp), agree)
-            }
-        };
-        // The stack truncates a packet to its UDP length, regardless of the IP length.
-        lengths_agree.then_some(prefix)
-    }
-
-    /// Returns whether the ICRC is right, and the received ICRC if it is wrong. `None` if the
-    /// datagram is not a packet. The ICRC is not computed if nothing can have modified the
-    /// datagram.
-    #[inline(always)]
-    fn check_icrc(
-        datagram: &Datagram<'_>,
-        headers: &[u8],
-        batch: &mut RxBatch<'_>,
-    ) -> Option<Result<(), [u8; ICRC]>> {
-        if datagram.is_as_written() {
-            return Some(Ok(()));
+/// Returns the part of the ICRC's input in front of the BTH; `None` if the datagram is no packet.
+fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
+    let packet_len = u32::try_from(datagram.payload_len()).ok()?;
+    let udp = datagram.udp_header();
+    // IPv4 options and IPv6 extension headers are not supported (IBA A17.3).
+    let (prefix, lengths_agree) = match datagram.packet().version() {
+        IpVersion::V4 => {
+            let ip = datagram.ipv4_header()?;
+            let agree = wire::ipv4_lengths_agree(&ip, &udp, packet_len);
+            (Prefix::ipv4(&ip, &udp), agree)
         }
-        let total = datagram.payload_len();
-        let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
-        let make = || Self::prefix(datagram);
-        let prefix = batch.prefix.prefix(total, datagram.ident(), make)?;
-        let mut state = prefix.start(crc32_le, headers);
-        let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
-        datagram
-            .for_each(headers.len(), body, |fragment| {
-                state = fragment.crc32_le(state);
-            })
-            .ok()?;
-        let mut received = [0; ICRC];
-        datagram
-            .copy_bits(total.checked_sub(ICRC)?, &mut received)
-            .ok()?;
-        let is_right = icrc::finish(state) == received;
-        Some(is_right.then_some(()).ok_or(received))
+        IpVersion::V6 => {
+            let ip = datagram.ipv6_header()?;
+            let agree = wire::ipv6_lengths_agree(&ip, &udp, packet_len);
+            (Prefix::ipv6(&ip, &udp), agree)
+        }
+    };
+    // The stack truncates a packet to its UDP length, regardless of the IP length.
+    lengths_agree.then_some(prefix)
+}
+
+/// Returns whether the ICRC is right, and the received ICRC if it is wrong; `None` if the datagram
+/// is no packet. The ICRC is not computed if nothing can have modified the datagram.
+#[inline(always)]
+fn check_icrc(
+    datagram: &Datagram<'_>,
+    headers: &[u8],
+    last: &mut LastPrefix,
+) -> Option<Result<(), [u8; ICRC]>> {
+    if datagram.is_as_written() {
+        return Some(Ok(()));
+    }
+    let total = datagram.payload_len();
+    let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
+    let prefix = last.prefix(total, datagram.ident(), || prefix(datagram))?;
+    let mut state = prefix.start(crc32_le, headers);
+    let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
+    datagram
+        .for_each(headers.len(), body, |fragment| {
+            state = fragment.crc32_le(state);
+        })
+        .ok()?;
+    let mut received = [0; ICRC];
+    datagram
+        .copy_bits(total.checked_sub(ICRC)?, &mut received)
+        .ok()?;
+    let is_right = icrc::finish(state) == received;
+    Some(is_right.then_some(()).ok_or(received))
+}
+
+/// The reception of a packet of the network stack.
+struct Reception<'a> {
+    tables: &'a Tables,
+    /// The network device that received the packet.
+    dev: &'a NetDevice,
+    skb: &'a RxSkb,
+    now: u64,
+    batch: RxBatch<'a>,
+    burst: Option<Burst<'a>>,
+}
+
+impl<'a> Reception<'a> {
+    /// Calls `f` with the network device that the packet is addressed to, if there is one.
+    fn with_addressed<T>(&self, f: impl FnOnce(&NetDevice) -> Option<T>) -> Option<T> {
+        with_addressed(self.dev, self.skb, self.batch.rcu, f)
     }
 
-    /// Returns whether a datagram that came in on `dev` may be for a queue pair of the network
-    /// device `own`: it came in on `own` or on a device stacked on it (a VLAN, a bridge, a
-    /// macvlan), or it came from this host to an address of one of these.
-    fn is_for(dev: &NetDevice, own: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> bool {
-        let receives = |dev: &NetDevice| (dev == own || own.has_upper(dev, rcu)).then_some(());
-        with_addressed(dev, skb, rcu, receives).is_some()
+    /// Returns the RDMA device that the packet is addressed to.
+    fn device(&self) -> Option<DeviceRef<Rrxe>> {
+        self.with_addressed(|dev| device_on(dev, self.batch.rcu))
     }
 
-    /// Returns the RDMA device that a packet is addressed to.
-    fn device(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-        with_addressed(dev, skb, rcu, |dev| device_on(dev, rcu))
-    }
-
-    /// Counts a packet that reached no queue pair.
-    fn count(dev: &NetDevice, skb: &RxSkb, rcu: &rcu::Guard, counter: Counter) {
-        if let Some(device) = Self::device(dev, skb, rcu) {
+    /// Counts a datagram that reached no queue pair.
+    fn count(&self, counter: Counter) {
+        if let Some(device) = self.device() {
             device.data().counters.count(counter);
         }
     }
 
     /// Ends a burst: hands it to its queue pair.
-    fn end_burst<'a>(
-        burst: &mut Option<Burst<'a, '_>>,
-        now: u64,
-        batch: &mut RxBatch<'a>,
-        rcu: &rcu::Guard,
-    ) {
-        if let Some(burst) = burst.take() {
+    fn end_burst(&mut self) {
+        if let Some(burst) = self.burst.take() {
             let packet = burst.packet.burst(burst.packets);
-            let incoming = RxPacket::of(&packet, burst.datagram, None, now);
-            batch.deliver(burst.qp, &incoming, rcu);
+            let incoming = RxPacket::of(&packet, burst.datagram, None, self.now);
+            self.batch.deliver(burst.qp, &incoming);
         }
     }
 
     /// Handles a datagram. Returns false if it was not a valid packet.
-    fn datagram<'a, 'b>(
-        &'a self,
-        dev: &NetDevice,
-        datagram: Datagram<'b>,
-        now: u64,
-        batch: &mut RxBatch<'a>,
-        burst: &mut Option<Burst<'a, 'b>>,
-        rcu: &'a rcu::Guard,
-    ) -> bool {
-        if burst.is_some() {
-            if Self::extends_burst(burst, &datagram, batch) {
+    fn datagram(&mut self, datagram: Datagram<'a>) -> bool {
+        if self.burst.is_some() {
+            if self.extends_burst(&datagram) {
                 return true;
             }
-            Self::end_burst(burst, now, batch, rcu);
+            self.end_burst();
         }
-        let skb = datagram.packet();
         let mut head = [0; MAX_HEADER];
         let Some(packet) = parse(&datagram, &mut head) else {
-            Self::count(dev, skb, rcu, Counter::Malformed);
+            self.count(Counter::Malformed);
             return false;
         };
         // A packet for the same queue pair as the previous one has the same addresses and came the
         // same way.
-        let last = batch.last(packet.bth.dest_qpn);
-        let found = last.or_else(|| self.find(dev, skb, &packet, rcu));
-        if found.is_none() && !Self::is_special(skb, &packet) {
+        let last = self.batch.last(packet.bth.dest_qpn);
+        let found = last.or_else(|| self.find(&packet));
+        if found.is_none() && !self.is_special(&packet) {
             // Dropped before its ICRC is computed, which would be most of the cost of a scan of
             // queue pair numbers.
-            self.count_unclaimed(dev, skb, &packet, rcu);
+            self.count_unclaimed(&packet);
             return true;
         }
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
-        if !self.has_valid_icrc(dev, &datagram, &packet, headers, batch, rcu) {
+        if !self.has_valid_icrc(&datagram, &packet, headers) {
             return false;
         }
-        let incoming = RxPacket::of(&packet, datagram, Some(dev), now);
-        if let Some(qp) = found {
-            let max = if packet.starts_burst() && datagram.is_followed() {
-                batch.accepts_burst(qp, &incoming)
-            } else {
-                1
-            };
-            match head.first_chunk() {
-                Some(header) if max > 1 => {
-                    *burst = Some(Burst {
-                        qp,
-                        packet,
-                        datagram,
-                        next: Packet::next_header(header),
-                        packets: 1,
-                        max,
-                    });
-                }
-                _ => batch.deliver(qp, &incoming, rcu),
+        let incoming = RxPacket::of(&packet, datagram, Some(self.dev), self.now);
+        let Some(qp) = found else {
+            if !self.special(&incoming) {
+                self.count_unclaimed(&packet);
             }
-        } else if !Self::special(dev, skb, &incoming, batch, rcu) {
-            self.count_unclaimed(dev, skb, &packet, rcu);
+            return true;
+        };
+        let max = if packet.starts_burst() && datagram.is_followed() {
+            self.batch.accepts_burst(qp, &incoming)
+        } else {
+            1
+        };
+        match head.first_chunk() {
+            Some(header) if max > 1 => {
+                self.burst = Some(Burst {
+                    qp,
+                    packet,
+                    datagram,
+                    next: Packet::next_header(header),
+                    packets: 1,
+                    max,
+                });
+            }
+            _ => self.batch.deliver(qp, &incoming),
         }
         true
     }
 
     /// Adds a datagram to the burst if it is the next one. Returns whether it is.
     #[inline]
-    fn extends_burst(
-        burst: &mut Option<Burst<'_, '_>>,
-        datagram: &Datagram<'_>,
-        batch: &mut RxBatch<'_>,
-    ) -> bool {
-        burst.as_mut().is_some_and(|current| {
-            let is_next = current.is_next(datagram)
-                && Self::check_icrc(datagram, &current.next, batch) == Some(Ok(()));
-            if is_next {
-                current.add();
-            }
-            is_next
-        })
+    fn extends_burst(&mut self, datagram: &Datagram<'_>) -> bool {
+        let Some(burst) = &mut self.burst else {
+            return false;
+        };
+        let mut header = [0; Bth::LEN];
+        let is_next = burst.packets < burst.max
+            && datagram.payload_len() == burst.datagram.payload_len()
+            && datagram.copy_bits(0, &mut header).is_ok()
+            && header == burst.next
+            && check_icrc(datagram, &header, &mut self.batch.prefix) == Some(Ok(()));
+        if is_next {
+            burst.next = Packet::next_header(&header);
+            burst.packets = burst.packets.wrapping_add(1);
+        }
+        is_next
     }
 
     /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came
     /// without an ICRC and was modified, its queue pair is told.
     #[inline]
-    fn has_valid_icrc(
-        &self,
-        dev: &NetDevice,
-        datagram: &Datagram<'_>,
-        packet: &Packet,
-        headers: &[u8],
-        batch: &mut RxBatch<'_>,
-        rcu: &rcu::Guard,
-    ) -> bool {
-        let bad = match Self::check_icrc(datagram, headers, batch) {
+    fn has_valid_icrc(&mut self, datagram: &Datagram<'_>, packet: &Packet, headers: &[u8]) -> bool {
+        let bad = match check_icrc(datagram, headers, &mut self.batch.prefix) {
             Some(Ok(())) => return true,
-            Some(Err(received)) => {
-                if received == NO_ICRC {
-                    batch.finish();
-                    if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, rcu) {
-                        qp.on_modified_packet(datagram.packet());
-                    }
+            Some(Err(NO_ICRC)) => {
+                self.batch.finish();
+                if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, self.batch.rcu) {
+                    qp.on_modified_packet(self.skb);
                 }
                 Counter::BadIcrc
             }
+            Some(Err(_)) => Counter::BadIcrc,
             None => Counter::Malformed,
         };
-        Self::count(dev, datagram.packet(), rcu, bad);
+        self.count(bad);
         false
     }
 
     /// Counts a packet that has no receiver.
     #[cold]
-    fn count_unclaimed(&self, dev: &NetDevice, skb: &RxSkb, packet: &Packet, rcu: &rcu::Guard) {
-        let is_known = || self.tables.qps.get(packet.bth.dest_qpn, rcu).is_some();
-        let counter = match packet.operation {
+    fn count_unclaimed(&self, packet: &Packet) {
+        let number = packet.bth.dest_qpn;
+        let is_known = || self.tables.qps.get(number, self.batch.rcu).is_some();
+        self.count(match packet.operation {
             wire::Operation::Cnp => Counter::CnpsIgnored,
-            _ if Self::is_special(skb, packet) || is_known() => Counter::Discarded,
+            _ if self.is_special(packet) || is_known() => Counter::Discarded,
             _ => Counter::UnknownNumber,
-        };
-        Self::count(dev, skb, rcu, counter);
+        });
     }
 
     /// Returns whether a packet is a multicast, which has a queue pair number of its own, or
     /// for the general services interface.
     #[inline]
-    fn is_special(skb: &RxSkb, packet: &Packet) -> bool {
-        packet.bth.dest_qpn == GSI || skb.destination().is_multicast()
+    fn is_special(&self, packet: &Packet) -> bool {
+        packet.bth.dest_qpn == GSI || self.skb.destination().is_multicast()
     }
 
-    /// Returns the queue pair that a unicast packet is for, if it may receive packets from `dev`.
-    fn find<'a>(
-        &'a self,
-        dev: &NetDevice,
-        skb: &RxSkb,
-        packet: &Packet,
-        rcu: &'a rcu::Guard,
-    ) -> Option<ArcBorrow<'a, Qp>> {
-        let bth = &packet.bth;
-        if Self::is_special(skb, packet) {
+    /// Returns the queue pair that a unicast packet is for, if the packet came in on its network
+    /// device or on one stacked on that (a VLAN, a bridge, a macvlan), or from this host to an
+    /// address of one of these.
+    fn find(&self, packet: &Packet) -> Option<ArcBorrow<'a, Qp>> {
+        if self.is_special(packet) {
             return None;
         }
-        let qp = self.tables.qps.get(bth.dest_qpn, rcu)?;
+        let (dev, rcu) = (self.dev, self.batch.rcu);
+        let qp = self.tables.qps.get(packet.bth.dest_qpn, rcu)?;
         // A connected queue pair takes the packets of its path, in its namespace
         // (`Path::is_from_peer`).
-        let own = &qp.device.netdev;
-        let is_ud = bth.opcode.class() == wire::Class::Ud;
-        let belongs = dev == &**own
-            || (is_ud || dev.net(rcu) == own.net(rcu)) && Self::is_for(dev, own, skb, rcu);
+        let own = &*qp.device.netdev;
+        let is_ud = packet.bth.opcode.class() == wire::Class::Ud;
+        let is_for = |dev: &NetDevice| (dev == own || own.has_upper(dev, rcu)).then_some(());
+        let belongs = dev == own
+            || (is_ud || dev.net(rcu) == own.net(rcu)) && self.with_addressed(is_for).is_some();
         belongs.then_some(qp)
     }
 
@@ -330,30 +294,24 @@ impl Receiver {
     /// interface. An error of one member does not affect the others (I-07). Returns whether there
     /// was a receiver.
     #[cold]
-    fn special(
-        dev: &NetDevice,
-        skb: &RxSkb,
-        incoming: &RxPacket<'_>,
-        batch: &mut RxBatch<'_>,
-        rcu: &rcu::Guard,
-    ) -> bool {
-        let bth = &incoming.packet.bth;
+    fn special(&mut self, incoming: &RxPacket<'_>) -> bool {
+        self.batch.finish();
+        let (bth, rcu) = (&incoming.packet.bth, self.batch.rcu);
         let mut taken = false;
         let mut deliver = |qp: &Arc<Qp>| {
             taken = true;
             Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
         };
-        match (skb.destination().is_multicast(), bth.dest_qpn) {
+        let destination = self.skb.destination();
+        match (destination.is_multicast(), bth.dest_qpn) {
             (true, multicast::QPN) if bth.opcode.class() == wire::Class::Ud => {
-                batch.finish();
-                if let Some(device) = device_on(dev, rcu) {
+                if let Some(device) = device_on(self.dev, rcu) {
                     let groups = &device.data().multicast;
-                    groups.members_of(&skb.destination(), rcu).for_each(deliver);
+                    groups.members_of(&destination, rcu).for_each(deliver);
                 }
             }
             (false, GSI) => {
-                batch.finish();
-                if let Some(qp) = Self::device(dev, skb, rcu).and_then(|d| d.data().gsi()) {
+                if let Some(qp) = self.device().and_then(|device| device.data().gsi()) {
                     deliver(&qp);
                 }
             }
@@ -366,17 +324,24 @@ impl Receiver {
 impl UdpReceive for Receiver {
     fn receive(&self, dev: &NetDevice, skb: RxSkb) {
         let rcu = rcu::read_lock();
-        let now = monotonic_ns();
-        let mut good = true;
         let vector = Vector::new();
-        let mut batch = RxBatch::new(&vector);
-        let mut burst = None;
-        for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
-            vector.hold();
-            good &= self.datagram(dev, datagram, now, &mut batch, &mut burst, &rcu);
+        let mut good = true;
+        {
+            let mut reception = Reception {
+                tables: &self.tables,
+                dev,
+                skb: &skb,
+                now: monotonic_ns(),
+                batch: RxBatch::new(&vector, &rcu),
+                burst: None,
+            };
+            for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
+                vector.hold();
+                good &= reception.datagram(datagram);
+            }
+            reception.end_burst();
+            reception.batch.finish();
         }
-        Self::end_burst(&mut burst, now, &mut batch, &rcu);
-        batch.finish();
         // An invalid packet shows as dropped.
         if good {
             skb.consume();
@@ -395,54 +360,49 @@ impl DeviceState {
     /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
     /// Returns the number of packets and the bytes of their IP packets. The caller must hold no
     /// lock.
-    pub(crate) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
+    pub(super) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
         let _nested = self.deliveries.enter();
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
         let vector = Vector::new();
-        let mut rx_batch = RxBatch::new(&vector);
+        let mut rx_batch = RxBatch::new(&vector, &rcu);
         let (mut packets, mut bytes) = (0u64, 0u64);
         for entry in &batch.packets {
             packets = packets.wrapping_add(entry.count.into());
             let each = batch.ip_len(entry.packet.udp_payload_len() as usize);
             bytes = bytes.wrapping_add((each as u64).wrapping_mul(entry.count.into()));
-            self.deliver_entry(batch, entry, now, &mut rx_batch, &rcu);
+            if let Err(counter) = self.deliver_entry(batch, entry, now, &mut rx_batch) {
+                self.counters.count(counter);
+            }
         }
         rx_batch.finish();
         (packets, bytes)
     }
 
-    /// Delivers one entry of a [`LoopbackBatch`].
+    /// Delivers one entry of a [`LoopbackBatch`]. Returns the counter for it if it has no receiver.
     #[inline]
     fn deliver_entry<'a>(
         &'a self,
-        batch: &LoopbackBatch,
+        batch: &'a LoopbackBatch,
         entry: &LoopbackEntry,
         now: u64,
         rx_batch: &mut RxBatch<'a>,
-        rcu: &'a rcu::Guard,
-    ) {
+    ) -> Result<(), Counter> {
         let sent = &entry.packet;
-        let Ok(mut packet) = Packet::parse(sent.header(), sent.udp_payload_len()) else {
-            self.counters.count(Counter::Malformed);
-            return;
-        };
+        let packet = Packet::parse(sent.header(), sent.udp_payload_len());
+        let mut packet = packet.map_err(|_| Counter::Malformed)?;
         let number = packet.bth.dest_qpn;
         let find = || {
-            let found = self.tables.qps.get(number, rcu);
+            let found = self.tables.qps.get(number, rx_batch.rcu);
             found.filter(|qp| core::ptr::eq(&*qp.device, self))
         };
-        let (Some(qp), Some(whole)) = (
-            rx_batch.last(number).or_else(find),
-            // If the region is gone, the packet is lost. The sender learns the reason when it
-            // retransmits.
-            entry.find(batch, &self.tables.mrs, rx_batch.vector, rcu),
-        ) else {
-            self.counters.count(Counter::Discarded);
-            return;
-        };
-        let each = packet.payload_len;
-        let mut done = 0u32;
+        let qp = rx_batch.last(number).or_else(find);
+        let qp = qp.ok_or(Counter::Discarded)?;
+        // If the region is gone, the packet is lost. The sender learns the reason when it
+        // retransmits.
+        let whole = entry.find(batch, &self.tables.mrs, rx_batch);
+        let whole = whole.ok_or(Counter::Discarded)?;
+        let (each, mut done) = (packet.payload_len, 0u32);
         while done < entry.count {
             let rest = whole.from(u64::from(each).wrapping_mul(done.into()));
             let left = entry.count.wrapping_sub(done);
@@ -452,9 +412,10 @@ impl DeviceState {
                 count = rx_batch.accepts_burst(qp, &first).clamp(1, left);
             }
             let burst = packet.burst(count);
-            rx_batch.deliver(qp, &RxPacket::from_loopback(&burst, rest, now), rcu);
+            rx_batch.deliver(qp, &RxPacket::from_loopback(&burst, rest, now));
             done = done.wrapping_add(count);
             packet.bth.psn = packet.bth.psn.add(count);
         }
+        Ok(())
     }
 }

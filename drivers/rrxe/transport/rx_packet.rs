@@ -41,11 +41,6 @@ enum PacketSource<'a> {
 }
 
 impl RxPacket<'_> {
-    /// Returns the offset of the payload from the first byte of the BTH.
-    fn payload_offset(&self) -> usize {
-        self.packet.header_len.into()
-    }
-
     /// Returns the transport by which the packet came.
     #[inline]
     pub(crate) fn transport(&self) -> Transport {
@@ -65,13 +60,11 @@ impl RxPacket<'_> {
     /// Returns whether the packet comes from the peer of a path.
     #[inline]
     pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
-        match &self.source {
-            PacketSource::Datagram(datagram) => {
-                let skb = datagram.packet();
-                path.is_from_peer(skb.source(), skb.destination())
-            }
-            PacketSource::Loopback(loopback) => loopback.is_from_peer_of(path),
-        }
+        let (source, destination) = match &self.source {
+            PacketSource::Datagram(d) => (d.packet().source(), d.packet().destination()),
+            PacketSource::Loopback(loopback) => (loopback.batch.source, loopback.batch.destination),
+        };
+        path.is_from_peer(source, destination)
     }
 
     /// Updates the state of ICRC elision with a packet from the peer. Returns whether
@@ -107,22 +100,40 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Copies the start of the payload.
-    pub(crate) fn copy_payload(&self, to: &mut [u8]) -> Result<(), Fault> {
+    /// Calls `f` for each contiguous piece of `len` bytes of the payload, from `offset` on, in
+    /// order.
+    #[inline]
+    fn for_each_fragment(
+        &self,
+        offset: usize,
+        len: usize,
+        f: impl FnMut(Fragment<'_>),
+    ) -> Result<(), Fault> {
+        let (start, packets) = (self.packet.header_len.into(), self.packet.packets as usize);
         match &self.source {
-            PacketSource::Datagram(datagram) => datagram.copy_bits(self.payload_offset(), to),
-            PacketSource::Loopback(loopback) => {
-                let (mut at, mut result) = (0usize, Ok(()));
-                let taken = loopback.for_each(0, to.len(), |fragment| {
-                    let end = at.wrapping_add(fragment.len());
-                    let copied = to.get_mut(at..end).ok_or(EINVAL);
-                    result = result.and(copied.and_then(|to| fragment.copy_to(to)));
-                    at = end;
-                });
-                taken.and(result)
+            // The payloads of a burst are contiguous in a `LoopbackBatch`.
+            PacketSource::Loopback(loopback) => loopback.for_each(offset, len, f),
+            PacketSource::Datagram(datagram) if packets == 1 => {
+                datagram.for_each(offset.wrapping_add(start), len, f)
+            }
+            PacketSource::Datagram(datagram) => {
+                let each = self.payload_len().checked_div(packets).unwrap_or(0);
+                datagram.for_each_in_gso_packet(start, each, offset, len, f)
             }
         }
         .map_err(|_| Fault::Malformed)
+    }
+
+    /// Copies the start of the payload.
+    pub(crate) fn copy_payload(&self, to: &mut [u8]) -> Result<(), Fault> {
+        let (mut at, mut result) = (0usize, Ok(()));
+        self.for_each_fragment(0, to.len(), |fragment| {
+            let end = at.wrapping_add(fragment.len());
+            let copied = to.get_mut(at..end).ok_or(EINVAL);
+            result = result.and(copied.and_then(|to| fragment.copy_to(to)));
+            at = end;
+        })?;
+        result.map_err(|_| Fault::Malformed)
     }
 
     /// Returns the IP header in front of a UD datagram as the consumer sees it: an IPv6 header, or
@@ -163,25 +174,12 @@ impl RxPacket<'_> {
         to: &Span<'_>,
     ) -> Result<(), Fault> {
         let (mut at, mut result) = (0usize, Ok(()));
-        let write = |fragment: Fragment<'_>| {
+        self.for_each_fragment(offset, len, |fragment| {
             if result.is_ok() {
                 result = to.write_fragment(at, &fragment);
             }
             at = at.wrapping_add(fragment.len());
-        };
-        let (start, packets) = (self.payload_offset(), self.packet.packets as usize);
-        match &self.source {
-            // The payloads of a burst are contiguous in a `LoopbackBatch`.
-            PacketSource::Loopback(loopback) => loopback.for_each(offset, len, write),
-            PacketSource::Datagram(datagram) if packets == 1 => {
-                datagram.for_each(start.wrapping_add(offset), len, write)
-            }
-            PacketSource::Datagram(datagram) => {
-                let each = self.payload_len().checked_div(packets).unwrap_or(0);
-                datagram.for_each_in_gso_packet(start, each, offset, len, write)
-            }
-        }
-        .map_err(|_| Fault::Malformed)?;
+        })?;
         result
     }
 
@@ -195,12 +193,10 @@ impl RxPacket<'_> {
             }
             PacketSource::Loopback(loopback) => {
                 let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
-                let around = self
-                    .payload_offset()
-                    .wrapping_add(self.packet.bth.pad.into());
-                loopback
-                    .batch
-                    .ip_len(payload.wrapping_add(around).wrapping_add(ICRC))
+                let around = usize::from(self.packet.header_len)
+                    .wrapping_add(self.packet.bth.pad.into())
+                    .wrapping_add(ICRC);
+                loopback.batch.ip_len(payload.wrapping_add(around))
             }
         };
         (each as u64).wrapping_mul(packets.into())
@@ -231,7 +227,7 @@ impl<'a> RxPacket<'a> {
 
     /// Returns a packet, or a burst, from another queue pair of the device.
     #[inline]
-    pub(crate) fn from_loopback(
+    pub(super) fn from_loopback(
         packet: &'a Packet,
         loopback: LoopbackPacket<'a>,
         now: u64,
@@ -295,30 +291,25 @@ pub(crate) fn parse(datagram: &Datagram<'_>, head: &mut [u8; MAX_HEADER]) -> Opt
 /// retransmission are ignored ([`Packet::repeats`]).
 #[cold]
 pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
-    let parsed = (
+    let (Some(one), Some(other)) = (
         parse(a, &mut [0; MAX_HEADER]),
         parse(b, &mut [0; MAX_HEADER]),
-    );
-    let (Some(one), Some(other)) = parsed else {
+    ) else {
         return false;
     };
     if !one.repeats(&other) || one.payload_len != other.payload_len {
         return false;
     }
-    let (mut at, len) = (0usize, one.payload_len as usize);
-    while at < len {
-        let (mut left, mut right) = ([0u8; 64], [0u8; 64]);
-        let n = left.len().min(len.wrapping_sub(at));
-        let copied = |datagram: &Datagram<'_>, start: u8, to: &mut [u8]| {
+    let len = one.payload_len as usize;
+    (0..len).step_by(64).all(|at| {
+        let n = len.wrapping_sub(at).min(64);
+        let piece = |datagram: &Datagram<'_>, start: u8| {
+            let mut bytes = [0; 64];
             let from = usize::from(start).wrapping_add(at);
-            to.get_mut(..n)
-                .is_some_and(|to| datagram.copy_bits(from, to).is_ok())
+            let copied = datagram.copy_bits(from, bytes.get_mut(..n)?);
+            copied.is_ok().then_some(bytes)
         };
-        let both = copied(a, one.header_len, &mut left) && copied(b, other.header_len, &mut right);
-        if !both || left != right {
-            return false;
-        }
-        at = at.wrapping_add(n);
-    }
-    true
+        let left = piece(a, one.header_len);
+        left.is_some() && left == piece(b, other.header_len)
+    })
 }

@@ -47,11 +47,8 @@ pub(crate) struct SocketShare {
 impl Sockets {
     pub(crate) fn new(receiver: Arc<Receiver>, is_guarded: bool) -> Result<Arc<Self>> {
         let tunnels = UdpTunnels::register()?;
-        let guard = if is_guarded {
-            Some(Arc::new(Guard::new(), GFP_KERNEL)?)
-        } else {
-            None
-        };
+        let guard = is_guarded.then(|| Arc::new(Guard::new(), GFP_KERNEL));
+        let guard = guard.transpose()?;
         Arc::pin_init(
             pin_init!(Self {
                 tunnels,
@@ -93,13 +90,8 @@ impl Sockets {
     }
 
     fn bind(&self, net: &NetRef, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
-        UdpTunnelSocket::open(
-            &self.tunnels,
-            net,
-            version,
-            ROCE_UDP_PORT,
-            self.receiver.clone(),
-        )
+        let receiver = self.receiver.clone();
+        UdpTunnelSocket::open(&self.tunnels, net, version, ROCE_UDP_PORT, receiver)
     }
 
     /// Registers the guard for the sockets of a namespace, unless it is disabled.
@@ -124,14 +116,9 @@ impl Sockets {
 impl Drop for SocketShare {
     fn drop(&mut self) {
         let mut open = self.sockets.open.lock();
-        let Some(at) = open.iter().position(|e| e.namespace == self.namespace) else {
-            return;
-        };
-        if let Some(entry) = open.get_mut(at) {
+        if let Some(entry) = open.iter_mut().find(|e| e.namespace == self.namespace) {
             entry.users = entry.users.saturating_sub(1);
-            if entry.users == 0 {
-                drop(open.remove(at));
-            }
         }
+        open.retain(|entry| entry.users != 0);
     }
 }

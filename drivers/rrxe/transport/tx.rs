@@ -5,18 +5,16 @@
 
 use super::{
     flow::{is_veth, may_queue, FlowTemplate, MAX_SEGMENTS},
-    loopback::{LoopbackBatch, MIN_ZERO_COPY},
+    loopback::{LoopbackBatch, PayloadSource, MIN_ZERO_COPY},
     path::Path,
 };
 use crate::{
-    counters::Counter,
-    qp::Qp,
+    counters::{Counter, Counters},
+    qp::{EventCtx, Qp},
     verbs::mr::{Reference, Span},
 };
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc},
-};
+use core::cell::Cell;
+use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{PacketWriter, TxQueue, TxSkb},
     vector::Vector,
@@ -56,9 +54,10 @@ impl Transport {
     /// to this host. New packets must not overtake those that went through the network stack and
     /// are still in flight. `is_idle` means that none are.
     #[inline]
-    pub(crate) fn select(self, qp: &Qp, peer: u32, is_idle: bool, rcu: &rcu::Guard) -> Self {
-        let peer = qp.device.tables.qps.get(peer, rcu);
-        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &qp.device));
+    pub(crate) fn select(self, ctx: EventCtx<'_>, peer: u32, is_idle: bool) -> Self {
+        let device = &ctx.qp.device;
+        let peer = device.tables.qps.get(peer, ctx.rcu);
+        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, device));
         if is_same_device && (self != Self::Stack || is_idle) {
             Self::Loopback
         } else {
@@ -75,9 +74,9 @@ pub(crate) struct TxState {
     pub(crate) source_port: u16,
     /// Send side: the transport of the last batch. Receive side: the transport by which the last
     /// request came, and by which responses leave.
-    pub(crate) transport: Transport,
+    pub(crate) transport: Cell<Transport>,
     /// The last GSO packet was long, so that small packets are expected to form a long one again.
-    pub(crate) long_gso: bool,
+    long_gso: Cell<bool>,
 }
 
 /// The packets that a batch sends, in order.
@@ -114,7 +113,7 @@ impl TxBatch {
                 let no_room = qp.transmit(queue).no_room;
                 *owned != 0 && no_room != 0
             }
-            Self::Loopback(batch) if batch.is_empty() => false,
+            Self::Loopback(batch) if batch.packets.is_empty() => false,
             Self::Loopback(batch) => {
                 let (packets, bytes) = qp.device.deliver(batch);
                 qp.with_counters(|counters| {
@@ -134,7 +133,8 @@ impl TxBatch {
 /// packet if the device supports that. Each of them has its own ICRC, computed for the lengths and
 /// the Identification that segmentation gives it.
 pub(crate) struct Transmitter<'a> {
-    qp: &'a Qp,
+    ctx: EventCtx<'a>,
+    tx: &'a TxState,
     /// `None` without a route: packets are lost.
     template: Option<FlowTemplate<'a>>,
     /// `None` if nothing may be sent.
@@ -143,8 +143,6 @@ pub(crate) struct Transmitter<'a> {
     scratch: IcrcScratch,
     /// Number of packets for which this host has room.
     pub(crate) room: u32,
-    /// [`TxState::long_gso`].
-    long_gso: &'a mut bool,
 }
 
 /// A GSO packet under construction: packets of one size that cross the stack together.
@@ -179,7 +177,9 @@ impl GsoPacket {
         let skb = TxSkb::new(&template.route, linear)?;
         Some(Self {
             skb,
-            ident: ident(packet),
+            // Any value is valid, since no router may fragment our packets (RFC 6864). Consecutive
+            // packets get consecutive values.
+            ident: packet.psn.get() as u16,
             size,
             count: 0,
             without_icrc,
@@ -277,10 +277,8 @@ fn write_packet(
 
 /// Makes a packet without payload, which leaves alone. Returns `None` if there is no memory.
 pub(crate) fn single_packet(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<TxSkb> {
-    let (mut gso, mut scratch) = (
-        GsoPacket::new(template, packet, false)?,
-        IcrcScratch::default(),
-    );
+    let mut gso = GsoPacket::new(template, packet, false)?;
+    let mut scratch = IcrcScratch::default();
     match gso.append(template, &mut { *packet }, 1, &mut scratch, |_, _| Ok(())) {
         Ok(1..) => gso.finish(template),
         _ => None,
@@ -288,18 +286,17 @@ pub(crate) fn single_packet(template: &FlowTemplate<'_>, packet: &TxPacket) -> O
 }
 
 impl<'a> Transmitter<'a> {
-    /// Returns a transmitter without a batch, which sends nothing. `long_gso` is
-    /// [`TxState::long_gso`].
+    /// Returns a transmitter without a batch, which sends nothing.
     #[inline]
-    pub(crate) fn new(qp: &'a Qp, long_gso: &'a mut bool) -> Self {
+    pub(crate) fn new(ctx: EventCtx<'a>, tx: &'a TxState) -> Self {
         Self {
-            qp,
+            ctx,
+            tx,
             template: None,
             batch: None,
             gso: None,
             scratch: IcrcScratch::default(),
             room: u32::MAX,
-            long_gso,
         }
     }
 
@@ -311,17 +308,14 @@ impl<'a> Transmitter<'a> {
     pub(crate) fn open_batch(
         &mut self,
         batch: &'a mut TxBatch,
-        path: &'a Option<Arc<Path>>,
-        source_port: u16,
-        rcu: &rcu::Guard,
         select: impl FnOnce() -> Transport,
     ) -> Transport {
-        let device = &self.qp.device;
-        if let Some(path) = path {
-            self.template = FlowTemplate::connected(path, device, source_port, rcu);
+        let (EventCtx { qp, rcu, .. }, tx) = (self.ctx, self.tx);
+        if let Some(path) = &tx.path {
+            self.template = FlowTemplate::connected(path, tx.source_port, self.ctx);
         }
         let loopback = |template: &&FlowTemplate<'_>| {
-            !device.config.always_icrc && template.is_loopback_route(rcu)
+            !qp.device.config.always_icrc && template.is_loopback_route(rcu)
         };
         let mut transport = Transport::Stack;
         if let Some(template) = self.template.as_ref().filter(loopback) {
@@ -335,12 +329,12 @@ impl<'a> Transmitter<'a> {
         let may_queue = match &self.template {
             Some(template) => template.may_queue,
             None => {
-                let dev = &*self.qp.device.netdev;
-                path.is_none() && may_queue(dev, is_veth(dev), rcu)
+                let dev = &*qp.device.netdev;
+                tx.path.is_none() && may_queue(dev, is_veth(dev), rcu)
             }
         };
         if may_queue {
-            self.room = self.qp.local.room();
+            self.room = qp.local.room();
         }
         transport
     }
@@ -358,12 +352,17 @@ impl<'a> Transmitter<'a> {
         let Some(TxBatch::Loopback(loopback)) = self.batch.as_deref_mut() else {
             return false;
         };
+        let (mrs, rcu) = (&self.ctx.qp.device.tables.mrs, self.ctx.rcu);
         let whole = packet.payload.len().checked_mul(count);
         let whole = whole.filter(|len| *len >= MIN_ZERO_COPY);
-        let Some(reference) = whole.and_then(reference) else {
+        let reference = whole.and_then(|len| {
+            let is_pinned = |to: &Reference| mrs.pinned(rcu, to, len.into()).is_some();
+            reference(len).filter(is_pinned)
+        });
+        let Some(reference) = reference else {
             return false;
         };
-        if !loopback.push_reference(packet, count, reference) {
+        if !loopback.push(packet, count, PayloadSource::Region(reference)) {
             // A batch has fewer than 2^16 packets.
             self.count_lost(count as u16);
         }
@@ -400,51 +399,38 @@ impl<'a> Transmitter<'a> {
         Ok(())
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::advance`]; `gather` writes the payload of
-    /// each, given its index. Returns the number of packets taken, and the error of the next one.
-    /// Packets that can't be sent are lost.
-    pub(crate) fn send_burst(
-        &mut self,
-        packet: &TxPacket,
-        count: u32,
-        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> (u32, Result<(), TxError>) {
-        if let Some(TxBatch::Loopback(_)) = self.batch {
-            let mut at = 0u32;
-            return packet.for_each_in_burst(count, |packet| {
-                let sent = self.send_loopback(packet, |writer| gather(at, writer));
-                at = at.wrapping_add(1);
-                sent
-            });
-        }
-        let mut packet = *packet;
-        let mut done = 0;
-        while done < count {
-            let gather =
-                |at: u32, writer: &mut PacketWriter<'_>| gather(done.wrapping_add(at), writer);
-            let left = count.wrapping_sub(done);
-            match self.send_gso(&mut packet, left, gather) {
-                Ok(taken) => done = done.wrapping_add(taken),
-                Err(error) => return (done, Err(error)),
-            }
-        }
-        (done, Ok(()))
-    }
-
-    /// Sends consecutive packets whose payloads follow each other in a span. `error` maps the fault
-    /// of reading the span.
+    /// Sends consecutive packets, related by [`TxPacket::advance`], with their payloads in a span.
+    /// `error` maps the fault of reading the span. Returns the number of packets taken, and the
+    /// error of the next one. Packets that can't be sent are lost.
     pub(crate) fn send_span(
         &mut self,
         packet: &TxPacket,
         count: u32,
         span: &Span<'_>,
-        error: impl Fn(Fault) -> TxError,
+        error: fn(Fault) -> TxError,
     ) -> (u32, Result<(), TxError>) {
         let len = packet.payload.len();
-        self.send_burst(packet, count, |number, to| {
+        let gather = |number: u32, to: &mut PacketWriter<'_>| {
             let at = u64::from(number).wrapping_mul(len.into());
-            span.read(at, len, to).map_err(&error)
-        })
+            span.read(at, len, to).map_err(error)
+        };
+        if let Some(TxBatch::Loopback(_)) = self.batch {
+            let mut at = 0u32;
+            return packet.for_each_in_burst(count, |packet| {
+                let sent = self.send_loopback(packet, |to| gather(at, to));
+                at = at.wrapping_add(1);
+                sent
+            });
+        }
+        let (mut packet, mut done) = (*packet, 0u32);
+        while done < count {
+            let gather = |at: u32, to: &mut PacketWriter<'_>| gather(done.wrapping_add(at), to);
+            match self.send_gso(&mut packet, count.wrapping_sub(done), gather) {
+                Ok(taken) => done = done.wrapping_add(taken),
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
     }
 
     /// Sends at least one packet, and up to `max` that fit into one GSO packet. Advances `packet`
@@ -485,7 +471,7 @@ impl<'a> Transmitter<'a> {
         let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
         let new = !self.gso.as_ref().is_some_and(accepts);
         if new {
-            let gso = GsoPacket::new(template, packet, *self.long_gso);
+            let gso = GsoPacket::new(template, packet, self.tx.long_gso.get());
             self.finish();
             self.gso = gso;
         }
@@ -504,17 +490,12 @@ impl<'a> Transmitter<'a> {
     }
 
     /// Sets the path of the following packets: the datagrams of a batch may have many destinations.
-    pub(crate) fn set_path(
-        &mut self,
-        path: &'a Path,
-        source_port: impl FnOnce() -> u16,
-        rcu: &rcu::Guard,
-    ) {
+    pub(crate) fn set_path(&mut self, path: &'a Path, source_port: impl FnOnce() -> u16) {
         let is_for_path = |template: &FlowTemplate<'_>| core::ptr::eq(template.path, path);
         if !self.template.as_ref().is_some_and(is_for_path) {
             self.finish();
             self.scratch.prefix = LastPrefix::default();
-            self.template = FlowTemplate::datagrams(path, &self.qp.device, source_port(), rcu);
+            self.template = FlowTemplate::datagrams(path, source_port(), self.ctx);
         }
     }
 
@@ -533,20 +514,19 @@ impl<'a> Transmitter<'a> {
         let (Some(gso), Some(template)) = (gso, &self.template) else {
             return;
         };
-        let count = gso.count;
-        *self.long_gso = usize::from(count) > SMALL_GSO_PACKETS;
+        let (qp, count) = (self.ctx.qp, gso.count);
+        self.tx.long_gso.set(usize::from(count) > SMALL_GSO_PACKETS);
         if gso.without_icrc {
-            self.qp
-                .with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
+            qp.with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
-        let owner = gso.counted.then_some(&self.qp.local);
+        let owner = gso.counted.then_some(&qp.local);
         match (gso.finish(template), self.batch.as_deref_mut()) {
             (Some(mut skb), Some(TxBatch::Stack { queue, owned })) => {
                 if let Some(owner) = owner {
                     let is_owned = skb.set_owner(owner.clone());
                     *owned = owned.wrapping_add(is_owned.into());
+                    self.room = self.room.saturating_sub(1);
                 }
-                self.room = self.room.saturating_sub(owner.is_some().into());
                 queue.push(skb);
             }
             _ => self.count_lost(count),
@@ -554,14 +534,7 @@ impl<'a> Transmitter<'a> {
     }
 
     fn count_lost(&self, packets: u16) {
-        self.qp
-            .with_counters(|counters| counters.add(Counter::SendErrors, packets.into()));
+        let count = |counters: &Counters| counters.add(Counter::SendErrors, packets.into());
+        self.ctx.qp.with_counters(count);
     }
-}
-
-/// Returns the IPv4 Identification of a packet. Any value is valid, since no router may fragment
-/// our packets (RFC 6864). The PSN needs no counter, and consecutive packets get consecutive
-/// values.
-fn ident(packet: &TxPacket) -> u16 {
-    packet.psn.get() as u16
 }
