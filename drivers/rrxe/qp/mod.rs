@@ -7,8 +7,7 @@
 //! a side (a doorbell, a packet, a timer) takes the lock, passes the event to the core, lets the
 //! core fill a batch of packets, releases the lock, and sends the batch. Each side sends in a
 //! [`SerialWork`], one CPU at a time, so that batches leave in order. A CPU that finds it running
-//! leaves a mark and continues. A softirq takes over if a budget is used up, if interrupts are
-//! disabled, or if `LoopbackBatch` deliveries are nested too deeply.
+//! leaves a mark and continues.
 
 mod cnp;
 pub(crate) mod create;
@@ -25,7 +24,7 @@ mod schedule;
 mod state;
 
 use crate::{
-    counters::{Counter, Counters},
+    counters::Counters,
     ring::abi::{Cqe, CQE_SOLICITED},
     transport::{
         local_queue::LocalShare,
@@ -44,7 +43,7 @@ use core::ops::{Deref, DerefMut};
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow, Mutex, SpinLock},
+    sync::{rcu, Arc, Mutex, SpinLock},
 };
 use linux_rdma::{
     impl_has_serial_work, impl_has_soft_timer,
@@ -60,7 +59,7 @@ use poll::PollRegistration;
 pub(crate) use poll::Poller;
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
-    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Status, TxPacket,
+    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, TxPacket,
 };
 
 pub(crate) use rx::{BatchHalf, RxBatch};
@@ -193,9 +192,6 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the state of this half in a batch of received packets.
     fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self>;
 
-    /// Finishes a batch of packets, or a timeout: calls [`Qp::finish_half`].
-    fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: rx::HalfWork);
-
     /// Moves the counts of the core's half to the counters of the queue pair.
     fn count(&mut self, qp: &Qp);
 
@@ -306,12 +302,8 @@ pub(crate) struct Round {
     fatal: bool,
     /// More packets are ready, but the local queue of this host has no room for them.
     blocked: bool,
-    /// The send queue has drained, and the consumer must be told.
-    drained: bool,
     /// The program is streaming, and there was nothing to do for it.
     waiting: bool,
-    /// The batch includes a delayed ACK, after a message.
-    ack_sent: bool,
     /// The receive half was locked, so messages left without the ACK that may wait for them.
     ack_missed: bool,
 }
@@ -397,15 +389,5 @@ impl Qp {
     /// Returns whether the transport retransmits lost packets.
     fn is_reliable(&self) -> bool {
         service(self.qp_type).is_reliable()
-    }
-
-    /// Counts a completion with an error status.
-    #[inline]
-    fn count_completion(&self, status: Status, failed: Counter, flushed: Counter) {
-        match status {
-            Status::Success => {}
-            Status::WrFlush => self.count(flushed),
-            _ => self.count(failed),
-        }
     }
 }

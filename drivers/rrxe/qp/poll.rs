@@ -2,14 +2,12 @@
 
 //! Poll mode: a thread for each context, which polls the send rings of the context's queue pairs.
 //!
-//! A program in poll mode makes no system call to send as long as the thread is awake. When the
-//! thread finds that a producer counter has changed, it does the work of a doorbell. After it has
-//! found nothing for the context's idle time, it goes to sleep, and the next doorbell wakes it.
+//! When the thread finds that a producer counter has changed, it does the work of a doorbell. After
+//! it has found nothing for the context's idle time, it sleeps until the next doorbell.
 //!
-//! The thread belongs to the process that opened the context: its CPU time counts for the process
-//! and its control group, it counts toward their limits, and it ends with the process. If the
-//! process ends before the context (a child has inherited the file), or executes another program,
-//! the queue pairs need doorbells from then on.
+//! The thread belongs to the process that opened the context: it counts for the process and its
+//! control group, and ends with the process. If the process ends before the context (a child has
+//! inherited the file), or executes another program, the queue pairs need doorbells from then on.
 //!
 //! By writing to its rings a program can only keep the thread busy, as it could keep itself busy
 //! with system calls: polling a ring costs at most as much as a system call.

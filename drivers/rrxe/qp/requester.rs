@@ -5,10 +5,8 @@
 use super::{
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
-    rx::HalfWork,
     scatter::Segments,
-    schedule::SEND_WORK,
-    BatchHalf, EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
+    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
@@ -31,17 +29,20 @@ use crate::{
 use core::mem::{size_of, take};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    sync::{rcu, Arc, SpinLock},
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
-    rdma::qp::{QpCap, QpState},
+    rdma::{
+        qp::{QpCap, QpState},
+        QpEvent,
+    },
     sync::smp_mb,
     time::monotonic_ns,
 };
 use rrxe_core::{
     requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester, RequesterEnv,
-    SendCompletion, SendOp, Service, TxError, TxPacket,
+    SendCompletion, SendOp, Service, Status, TxError, TxPacket,
 };
 
 /// The send side.
@@ -310,10 +311,6 @@ impl Half for SendSide {
         &mut batch.send
     }
 
-    fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: HalfWork) {
-        Qp::finish_half::<Self, SEND_WORK>(this, locked, work);
-    }
-
     #[inline]
     fn count(&mut self, qp: &Qp) {
         if self.requester.counters == RequesterCounters::default() {
@@ -435,7 +432,9 @@ impl Half for SendSide {
             }
             progress
         });
-        round.ack_sent = acknowledgement.is_some() && progress.sent != 0;
+        if acknowledgement.is_some() && progress.sent != 0 {
+            qp.count(Counter::PiggybackedAcks);
+        }
         round.fatal |= progress.fatal;
         round.more = !round.blocked && (progress.more || (!round.fatal && self.has_backlog()));
         if progress.sqe {
@@ -443,7 +442,7 @@ impl Half for SendSide {
         }
         if self.notify_drained && self.is_drained() {
             self.notify_drained = false;
-            round.drained = true;
+            qp.raise(QpEvent::SendQueueDrained);
         }
         round.waiting = idle && self.is_streaming();
         if self.requester.rate.wakeup.is_some() {
@@ -590,8 +589,11 @@ impl RequesterEnv for Env<'_> {
             consumer.retire();
         }
         let EventCtx { qp, now, .. } = self.work.ctx;
-        let (failed, flushed) = (Counter::RequesterErrors, Counter::RequesterFlushes);
-        qp.count_completion(completion.status, failed, flushed);
+        match completion.status {
+            Status::Success => {}
+            Status::WrFlush => qp.count(Counter::RequesterFlushes),
+            _ => qp.count(Counter::RequesterErrors),
+        }
         if !completion.report() {
             return;
         }

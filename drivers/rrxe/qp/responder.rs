@@ -3,8 +3,8 @@
 //! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{
-    reorder_buffer::ReorderBuffer, rx::HalfWork, scatter::Segments, schedule::RECV_WORK, BatchHalf,
-    EventCtx, Half, Locked, PendingCompletions, Qp, Round, RxBatch,
+    reorder_buffer::ReorderBuffer, scatter::Segments, BatchHalf, EventCtx, Half,
+    PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
@@ -197,10 +197,6 @@ impl Half for RecvSide {
     #[inline]
     fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self> {
         &mut batch.recv
-    }
-
-    fn finish(this: ArcBorrow<'_, Qp>, locked: Option<Locked<'_, Self>>, work: HalfWork) {
-        Qp::finish_half::<Self, RECV_WORK>(this, locked, work);
     }
 
     #[inline]
@@ -443,8 +439,11 @@ impl ResponderEnv for Env<'_> {
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
         let EventCtx { qp, now, .. } = self.ctx;
-        let (failed, flushed) = (Counter::ResponderErrors, Counter::ResponderFlushes);
-        qp.count_completion(completion.status, failed, flushed);
+        match completion.status {
+            Status::Success => {}
+            Status::WrFlush => qp.count(Counter::ResponderFlushes),
+            _ => qp.count(Counter::ResponderErrors),
+        }
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
             timestamp: now,

@@ -4,13 +4,16 @@
 //!
 //! [`RxBatch::deliver`] has a half of the queue pair handle a packet under its lock, which it keeps
 //! from one packet of a batch to the next. A packet whose turn has not come is kept in the half's
-//! [`super::reorder_buffer`]. The context that holds the lock when it is due delivers it from there.
+//! [`super::reorder_buffer`]. The context that holds the lock when it is due takes it from there.
 //! In [`RxBatch::finish`] the half fills a batch of packets before it is unlocked. Then, with
 //! nothing locked, the consumer is notified and the batch is sent.
 
 use super::{
-    cnp::PendingCnp, requester::SendSide, responder::RecvSide, EventCtx, Half, Locked,
-    PendingCompletions, Qp,
+    cnp::PendingCnp,
+    requester::SendSide,
+    responder::RecvSide,
+    schedule::{RECV_WORK, SEND_WORK},
+    EventCtx, Half, Locked, PendingCompletions, Qp,
 };
 use crate::{counters::Counter, transport::rx_packet::RxPacket};
 use core::mem::take;
@@ -261,11 +264,11 @@ impl<'a> RxBatch<'a> {
         }
         let (send, recv) = (&mut self.send, &mut self.recv);
         if send.locked.is_some() {
-            SendSide::finish(qp, send.locked.take(), take(&mut send.work));
-            RecvSide::finish(qp, None, take(&mut recv.work));
+            Qp::finish_half::<SendSide, SEND_WORK>(qp, send.locked.take(), take(&mut send.work));
+            Qp::finish_half::<RecvSide, RECV_WORK>(qp, None, take(&mut recv.work));
         } else {
-            RecvSide::finish(qp, recv.locked.take(), take(&mut recv.work));
-            SendSide::finish(qp, None, take(&mut send.work));
+            Qp::finish_half::<RecvSide, RECV_WORK>(qp, recv.locked.take(), take(&mut recv.work));
+            Qp::finish_half::<SendSide, SEND_WORK>(qp, None, take(&mut send.work));
         }
         Qp::report_events(qp);
     }

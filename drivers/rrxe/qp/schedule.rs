@@ -116,14 +116,8 @@ impl Qp {
     fn end_round<H: Half>(this: ArcBorrow<'_, Self>, round: &mut Round) -> bool {
         let qp = &*this;
         qp.send_batch(&mut round.batch);
-        if round.ack_sent {
-            qp.count(Counter::PiggybackedAcks);
-        }
         if round.ack_missed && lock_bh(&qp.recv).responder.on_reply_alone() {
             Self::kick_recv(this);
-        }
-        if round.drained {
-            qp.raise(QpEvent::SendQueueDrained);
         }
         let lost = Self::report(this, take(&mut round.completions), H::cq(qp));
         if !round.waiting {
@@ -399,14 +393,17 @@ impl SerialTask<EVENT_WORK> for Qp {
 
 impl TimerCallback for Qp {
     fn expired(this: ArcBorrow<'_, Self>) {
-        Self::half_expired::<SendSide>(this);
-        Self::half_expired::<RecvSide>(this);
+        Self::half_expired::<SendSide, SEND_WORK>(this);
+        Self::half_expired::<RecvSide, RECV_WORK>(this);
     }
 }
 
 impl Qp {
     /// Handles a timeout of a half, if it is due.
-    fn half_expired<H: Half>(this: ArcBorrow<'_, Self>) {
+    fn half_expired<H: Half, const WORK: u64>(this: ArcBorrow<'_, Self>)
+    where
+        Self: SerialTask<WORK>,
+    {
         let mut half = Locked::<H>::new(arc_borrow_ref(this));
         let rcu = rcu::read_lock();
         let ctx = EventCtx::now(arc_borrow_ref(this), &rcu);
@@ -420,6 +417,6 @@ impl Qp {
         work.outcome.transmit = true;
         // Before the half fills a batch: packets after a timeout have ICRCs (`SendSide::count`).
         half.count(ctx.qp);
-        H::finish(this, Some(half), work);
+        Self::finish_half::<H, WORK>(this, Some(half), work);
     }
 }

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! ICRC elision: the payload of GSO packets to a peer on this host needs no ICRC.
-//!
-//! Between the namespaces of one host, for example over a veth, a packet may cross the stack with
-//! only its headers examined. The receiver then reads the memory that the sender wrote, and an ICRC
-//! would protect nothing.
+//! ICRC elision: the payload of GSO packets to a peer on this host needs no ICRC, because the
+//! receiver reads the memory that the sender wrote (docs/performance.md).
 //!
 //! Each packet carries a [`Mark`] in the key of a transmit timestamp, which it does not otherwise
-//! use. The receiver thereby recognizes packets that were built on this host. A new packet has no
-//! mark, and a clone shares it. Packets that are copied or cut from another packet have none,
-//! except for the first datagram of a segmented packet. The mark therefore shows that the page
-//! fragments are the memory that was written on this host. It also tells the peer whether its own
-//! GSO packets arrive unmodified. The two ends need no other channel, and marks from another host
-//! do not exist.
+//! use. A new packet has no mark, and a clone shares it. Packets that are copied or cut from others
+//! have none, except for the first datagram of a segmented packet. The mark therefore shows that
+//! the page fragments are the memory that was written on this host. It also tells the peer whether
+//! its own GSO packets arrive unmodified. Marks from another host do not exist.
 //!
 //! The mark is neither secret nor proof of anything else: a program that may send packets from this
 //! host can send any packet.

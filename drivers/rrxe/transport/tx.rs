@@ -80,24 +80,14 @@ pub(crate) struct TxState {
 }
 
 /// The packets that a batch sends, in order.
-pub(crate) enum TxBatch {
+#[derive(Default)]
+pub(crate) struct TxBatch {
     /// Packets for the network stack.
-    Stack {
-        queue: TxQueue,
-        /// Packets in `queue` that have an owner.
-        owned: u16,
-    },
-    /// Packets for queue pairs of the same device.
-    Loopback(LoopbackBatch),
-}
-
-impl Default for TxBatch {
-    fn default() -> Self {
-        Self::Stack {
-            queue: TxQueue::default(),
-            owned: 0,
-        }
-    }
+    queue: TxQueue,
+    /// Number of them that have an owner.
+    owned: u16,
+    /// Packets for queue pairs of the same device, if all packets are for these.
+    loopback: Option<LoopbackBatch>,
 }
 
 impl TxBatch {
@@ -105,25 +95,20 @@ impl TxBatch {
     /// this host had no room for one. The caller must hold no lock that the receiver takes.
     #[inline]
     pub(crate) fn send(&mut self, qp: &Qp) -> bool {
-        match self {
-            Self::Stack { queue, owned } => {
-                if *owned != 0 {
-                    qp.local.queued(*owned);
-                }
-                let no_room = qp.transmit(queue).no_room;
-                *owned != 0 && no_room != 0
-            }
-            Self::Loopback(batch) if batch.packets.is_empty() => false,
-            Self::Loopback(batch) => {
-                let (packets, bytes) = qp.device.deliver(batch);
-                qp.with_counters(|counters| {
-                    counters.add(Counter::SameDevice, packets);
-                    counters.add(Counter::SentPackets, packets);
-                    counters.add(Counter::SentBytes, bytes);
-                });
-                false
-            }
+        let loopback = self.loopback.as_ref();
+        if let Some(batch) = loopback.filter(|batch| !batch.packets.is_empty()) {
+            let (packets, bytes) = qp.device.deliver(batch);
+            qp.with_counters(|counters| {
+                counters.add(Counter::SameDevice, packets);
+                counters.add(Counter::SentPackets, packets);
+                counters.add(Counter::SentBytes, bytes);
+            });
         }
+        if self.owned != 0 {
+            qp.local.queued(self.owned);
+        }
+        let no_room = qp.transmit(&mut self.queue).no_room;
+        self.owned != 0 && no_room != 0
     }
 }
 
@@ -197,8 +182,8 @@ impl GsoPacket {
     }
 
     /// Appends up to `max` packets of a burst, each derived from the previous one by
-    /// [`TxPacket::advance`]. Returns their number, or 0 if there is no memory. The first packet
-    /// always fits.
+    /// [`TxPacket::advance`]: headers, the payload by `gather`, padding, and the ICRC, or zeros if
+    /// it is omitted. Returns their number, or 0 if there is no memory. The first always fits.
     #[inline(always)]
     fn append(
         &mut self,
@@ -227,10 +212,17 @@ impl GsoPacket {
             for done in 0..count {
                 // The cast wraps like the Identification.
                 let ident = first.wrapping_add(done as u16);
-                let gather = |writer: &mut PacketWriter<'_>| gather(done, writer);
                 let icrc =
                     (!without_icrc).then(|| template.start_icrc(packet, ident, vector, prefix));
-                write_packet(packet, icrc, writer, gather)?;
+                // There is room for the packets' own lengths, so the pushes can't fail.
+                let _ = writer.push(packet.header());
+                if let Some(icrc) = icrc {
+                    writer.start_sum(icrc);
+                }
+                gather(done, writer)?;
+                let _ = writer.push_zeros(packet.pad.into());
+                let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(writer.end_sum()));
+                let _ = writer.push(&icrc);
                 packet.advance();
             }
             Ok(())
@@ -253,26 +245,6 @@ impl GsoPacket {
         }
         Some(skb)
     }
-}
-
-/// Writes a UDP payload: headers, the payload by `gather`, padding, and the ICRC, or zeros if the
-/// ICRC is omitted.
-fn write_packet(
-    packet: &TxPacket,
-    icrc: Option<u32>,
-    writer: &mut PacketWriter<'_>,
-    gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
-) -> Result<(), TxError> {
-    // The writer is as large as the packet's own length, so the calls can't fail.
-    let _ = writer.push(packet.header());
-    if let Some(icrc) = icrc {
-        writer.start_sum(icrc);
-    }
-    gather(writer)?;
-    let _ = writer.push_zeros(packet.pad.into());
-    let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(writer.end_sum()));
-    let _ = writer.push(&icrc);
-    Ok(())
 }
 
 /// Makes a packet without payload, which leaves alone. Returns `None` if there is no memory.
@@ -321,7 +293,7 @@ impl<'a> Transmitter<'a> {
         if let Some(template) = self.template.as_ref().filter(loopback) {
             transport = select();
             if transport == Transport::Loopback {
-                *batch = TxBatch::Loopback(LoopbackBatch::new(template.path));
+                batch.loopback = Some(LoopbackBatch::new(template.path));
             }
         }
         self.batch = Some(batch);
@@ -349,7 +321,7 @@ impl<'a> Transmitter<'a> {
         count: u32,
         reference: impl FnOnce(u32) -> Option<Reference>,
     ) -> bool {
-        let Some(TxBatch::Loopback(loopback)) = self.batch.as_deref_mut() else {
+        let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) else {
             return false;
         };
         let (mrs, rcu) = (&self.ctx.qp.device.tables.mrs, self.ctx.rcu);
@@ -376,12 +348,17 @@ impl<'a> Transmitter<'a> {
         packet: &TxPacket,
         mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        match self.batch {
-            Some(TxBatch::Loopback(_)) => self.send_loopback(packet, gather),
-            _ => self
-                .send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
-                .map(|_| ()),
+        if self.is_loopback() {
+            return self.send_loopback(packet, gather);
         }
+        self.send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
+            .map(|_| ())
+    }
+
+    /// Returns whether the packets are for a queue pair of the same device.
+    #[inline]
+    fn is_loopback(&self) -> bool {
+        self.batch.as_ref().is_some_and(|b| b.loopback.is_some())
     }
 
     /// Sends a packet to a queue pair of the same device, and copies its payload.
@@ -391,7 +368,7 @@ impl<'a> Transmitter<'a> {
         packet: &TxPacket,
         gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
-        if let Some(TxBatch::Loopback(loopback)) = self.batch.as_deref_mut() {
+        if let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) {
             if !loopback.push_copy(packet, &self.scratch.vector, gather)? {
                 self.count_lost(1);
             }
@@ -414,7 +391,7 @@ impl<'a> Transmitter<'a> {
             let at = u64::from(number).wrapping_mul(len.into());
             span.read(at, len, to).map_err(error)
         };
-        if let Some(TxBatch::Loopback(_)) = self.batch {
+        if self.is_loopback() {
             let mut at = 0u32;
             return packet.for_each_in_burst(count, |packet| {
                 let sent = self.send_loopback(packet, |to| gather(at, to));
@@ -520,14 +497,14 @@ impl<'a> Transmitter<'a> {
             qp.with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
         let owner = gso.counted.then_some(&qp.local);
-        match (gso.finish(template), self.batch.as_deref_mut()) {
-            (Some(mut skb), Some(TxBatch::Stack { queue, owned })) => {
+        match (gso.finish(template), self.batch.as_mut()) {
+            (Some(mut skb), Some(batch)) => {
                 if let Some(owner) = owner {
                     let is_owned = skb.set_owner(owner.clone());
-                    *owned = owned.wrapping_add(is_owned.into());
+                    batch.owned = batch.owned.wrapping_add(is_owned.into());
                     self.room = self.room.saturating_sub(1);
                 }
-                queue.push(skb);
+                batch.queue.push(skb);
             }
             _ => self.count_lost(count),
         }
