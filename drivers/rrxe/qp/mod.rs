@@ -39,7 +39,6 @@ use crate::{
         srq::Srq,
     },
 };
-use core::ops::{Deref, DerefMut};
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
@@ -49,11 +48,11 @@ use linux_rdma::{
     impl_has_serial_work, impl_has_soft_timer,
     net::KeptDatagram,
     rdma::{
-        qp::{QpAttr, QpCap, QpState, QpType},
+        qp::{QpAttr, QpCap, QpType},
         wr::QpIdentity,
         QpTarget,
     },
-    sync::{lock_bh, BhLocked, RcuArc, SerialWork, SoftTimer},
+    sync::{RcuArc, SerialWork, SoftTimer},
 };
 use poll::PollRegistration;
 pub(crate) use poll::Poller;
@@ -192,7 +191,8 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the state of this half in a batch of received packets.
     fn of_batch<'b, 'a>(batch: &'b mut RxBatch<'a>) -> &'b mut BatchHalf<'a, Self>;
 
-    /// Moves the counts of the core's half to the counters of the queue pair.
+    /// Moves the counts of the core's half to the counters of the queue pair, before the half is
+    /// unlocked.
     fn count(&mut self, qp: &Qp);
 
     /// Returns the state of transmission.
@@ -255,42 +255,6 @@ pub(crate) trait Half: Sized + Unpin + 'static {
 
     /// Records that a round has ended, or was not needed.
     fn on_round_end(_qp: &Qp) {}
-}
-
-/// A locked half. When it is unlocked, the counters of the queue pair are updated.
-pub(crate) struct Locked<'a, H: Half> {
-    qp: &'a Qp,
-    side: BhLocked<'a, H>,
-}
-
-impl<'a, H: Half> Locked<'a, H> {
-    #[inline]
-    fn new(qp: &'a Qp) -> Self {
-        let side = lock_bh(H::side(qp));
-        Self { qp, side }
-    }
-}
-
-impl<H: Half> Drop for Locked<'_, H> {
-    #[inline]
-    fn drop(&mut self) {
-        self.side.count(self.qp);
-    }
-}
-
-impl<H: Half> Deref for Locked<'_, H> {
-    type Target = H;
-    #[inline]
-    fn deref(&self) -> &H {
-        &self.side
-    }
-}
-
-impl<H: Half> DerefMut for Locked<'_, H> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut H {
-        &mut self.side
-    }
 }
 
 /// A round of a half: a batch of packets, and what else the round leaves to do without the lock.
@@ -368,11 +332,6 @@ impl PendingCompletions {
 }
 
 impl Qp {
-    /// Returns the current state.
-    pub(crate) fn state(&self) -> QpState {
-        self.state.get()
-    }
-
     /// Returns this queue pair as the user of keys in a protection domain.
     fn keys(&self, pd: PdId) -> KeyUser {
         KeyUser {

@@ -2,11 +2,9 @@
 
 //! Doorbell moderation for programs that post streams of small messages.
 //!
-//! A program that posts small messages one by one pays for each of them with a system call, a
-//! packet and an ACK. Many messages could share these. So a doorbell starts a stream: the kernel
-//! polls the send ring, at intervals and when an ACK arrives, and the program rings the doorbell
-//! only once for a batch of messages, for a completion that it wants, and before it waits. `abi.rs`
-//! has the rules.
+//! A doorbell starts a stream: the kernel polls the send ring, at intervals and when ACKs arrive,
+//! and the program rings the doorbell only once for a batch of messages, for a completion that it
+//! wants, and before it waits. `abi.rs` has the rules, docs/performance.md the reasons.
 //!
 //! A program that waits for replies, or pauses between posts, is not streaming. A request from the
 //! peer ends the stream. So does a poll that finds few work requests, or that finds no two of them

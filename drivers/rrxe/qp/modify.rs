@@ -210,7 +210,7 @@ pub(crate) fn modify(
     }
     let qp = &handle.qp;
     let mut known = qp.attr.lock();
-    let actual = qp.state();
+    let actual = qp.state.get();
     let next = next_state(qp, actual, attr, mask)?;
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
@@ -306,7 +306,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> R
 pub(crate) fn query(handle: &QpHandle) -> (QpAttr, QpCap, bool) {
     let qp = &handle.qp;
     let mut attr = *qp.attr.lock();
-    attr.state = qp.state();
+    attr.state = qp.state.get();
     attr.cur_state = attr.state;
     if attr.state >= QpState::Rts {
         let side = lock_bh(&qp.send);

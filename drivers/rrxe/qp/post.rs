@@ -46,7 +46,7 @@ impl Poster {
 
 /// POST_SEND: the work requests of a kernel consumer, or the doorbell of a user program.
 pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
-    if handle.qp.state() < QpState::Rts || handle.qp.qp_type == QpType::XrcTarget {
+    if handle.qp.state.get() < QpState::Rts || handle.qp.qp_type == QpType::XrcTarget {
         return Err(EINVAL);
     }
     let result = match &handle.poster {
@@ -145,7 +145,7 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
     // A queue pair with a shared receive queue, and an XRC queue pair, has no receive queue of its
     // own.
     let is_xrc = matches!(handle.qp.qp_type, QpType::XrcInitiator | QpType::XrcTarget);
-    if handle.qp.state() == QpState::Reset || handle.qp.srq.is_some() || is_xrc {
+    if handle.qp.state.get() == QpState::Reset || handle.qp.srq.is_some() || is_xrc {
         return Err(EINVAL);
     }
     let result = match &handle.poster {
@@ -155,7 +155,7 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
         }
         None => Ok(()),
     };
-    if handle.qp.state() == QpState::Error {
+    if handle.qp.state.get() == QpState::Error {
         // Flushes the new work requests.
         Qp::kick_recv(handle.qp.as_arc_borrow());
     }

@@ -3,11 +3,7 @@
 //! Buffer for out-of-order packets. The core's [`Reorder`] keeps their order, this file stores the
 //! packets.
 
-use crate::{
-    limits,
-    transport::rx_packet::{is_same, RxPacket},
-    verbs::device::DeviceState,
-};
+use crate::{limits, transport::rx_packet::is_same, verbs::device::DeviceState};
 use core::mem::size_of;
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{net::KeptDatagram, vector::Vector};
@@ -82,17 +78,9 @@ impl ReorderBuffer {
         Ok(())
     }
 
-    /// Buffers a packet that follows `expected`. The packet is dropped if it can't be kept or if
+    /// Buffers a packet that follows `expected` and arrived at time `now`. The packet is dropped if
     /// there is no room for it.
-    pub(crate) fn insert(&mut self, incoming: &RxPacket<'_>, expected: Psn) {
-        if let Some(kept) = incoming.keep() {
-            let psn = incoming.packet.psn();
-            self.insert_kept(kept, expected, psn, incoming.now);
-        }
-    }
-
-    /// Buffers a packet that was buffered before. `now` becomes its arrival time.
-    pub(crate) fn insert_kept(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: u64) {
+    pub(crate) fn insert(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: u64) {
         let all = self.device.reorder_bytes();
         let room = share(limits::MAX_REORDER_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
@@ -112,10 +100,8 @@ impl ReorderBuffer {
             let vector = Vector::new();
             is_same(&a.datagram(&vector), &b.datagram(&vector))
         };
-        drop(
-            self.reorder
-                .insert(&mut self.ring, expected, room, buffered, same),
-        );
+        let reorder = &mut self.reorder;
+        drop(reorder.insert(&mut self.ring, expected, room, buffered, same));
         self.update_charge();
     }
 
@@ -144,10 +130,8 @@ impl ReorderBuffer {
         if self.reorder.is_empty() && !self.ring.is_empty() {
             self.ring = KVec::new();
         }
-        let bytes = self
-            .reorder
-            .bytes()
-            .saturating_add(ring_bytes(self.ring.len()));
+        let ring = ring_bytes(self.ring.len());
+        let bytes = self.reorder.bytes().saturating_add(ring);
         self.device.recharge_reorder(self.charged, bytes);
         self.charged = bytes;
     }

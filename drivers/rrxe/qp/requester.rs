@@ -181,7 +181,7 @@ impl SendSide {
 
     /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
     fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
-        if !qp.is_moderated() || qp.state() != QpState::Rts {
+        if !qp.is_moderated() || qp.state.get() != QpState::Rts {
             self.end_stream(qp);
             return;
         }
@@ -412,12 +412,9 @@ impl Half for SendSide {
         let rcu = rcu::read_lock();
         let ctx = EventCtx::now(qp, &rcu);
         let acknowledgement = self.take_delayed_ack(qp, round, ctx.now);
-        let mut idle = true;
-        match self.fetch(qp) {
-            Ok(fetched) => {
-                idle = fetched.count == 0;
-                self.moderate_doorbells(qp, fetched, ctx.now);
-            }
+        let fetched = self.fetch(qp);
+        match fetched {
+            Ok(fetched) => self.moderate_doorbells(qp, fetched, ctx.now),
             Err(_) => round.fatal = true,
         }
         let (batch, completions) = (&mut round.batch, &mut round.completions);
@@ -444,7 +441,8 @@ impl Half for SendSide {
             self.notify_drained = false;
             qp.raise(QpEvent::SendQueueDrained);
         }
-        round.waiting = idle && self.is_streaming();
+        let is_idle = fetched.is_ok_and(|fetched| fetched.count == 0);
+        round.waiting = is_idle && self.is_streaming();
         if self.requester.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
         }
@@ -491,13 +489,12 @@ impl WorkData<'_> {
     /// Returns the data segments that hold the payload of a packet of a connected queue pair, with
     /// its offset in them and its length. `None` if the payload is not in data segments.
     fn in_segments(&self, packet: &TxPacket, slot: &SendSlot) -> Option<(Segments<'_>, u32, u32)> {
-        let Payload::Send { offset, len } = packet.payload else {
-            return None;
-        };
-        if !self.ctx.qp.qp_type.is_connected() {
-            return None;
+        match packet.payload {
+            Payload::Send { offset, len } if self.ctx.qp.qp_type.is_connected() => {
+                Some((self.segments(slot).ok()?, offset, len))
+            }
+            _ => None,
         }
-        Some((self.segments(slot).ok()?, offset, len))
     }
 
     /// Returns a reference to `whole` bytes of payload, which belong to consecutive packets. `None`

@@ -289,7 +289,7 @@ impl Half for RecvSide {
         });
         // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
         // are sent before the flush discards them.
-        if qp.state() == QpState::Error && !progress.more {
+        if qp.state.get() == QpState::Error && !progress.more {
             self.flush(ctx, completions);
         }
         if self.responder.rate.wakeup.is_some() {

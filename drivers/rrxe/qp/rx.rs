@@ -13,17 +13,20 @@ use super::{
     requester::SendSide,
     responder::RecvSide,
     schedule::{RECV_WORK, SEND_WORK},
-    EventCtx, Half, Locked, PendingCompletions, Qp,
+    EventCtx, Half, PendingCompletions, Qp,
 };
-use crate::{counters::Counter, transport::rx_packet::RxPacket};
+use crate::{
+    counters::Counter,
+    transport::rx_packet::{parse, RxPacket},
+};
 use core::mem::take;
 use kernel::sync::{rcu, ArcBorrow};
 use linux_rdma::{
     net::RxSkb,
-    sync::{arc_borrow_ref, lock_bh},
+    sync::{arc_borrow_ref, lock_bh, BhLocked},
     vector::Vector,
 };
-use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome};
+use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome, MAX_HEADER};
 
 /// Work that the packets of a batch, or a timeout, leave to a half.
 #[derive(Default)]
@@ -38,7 +41,7 @@ pub(crate) struct HalfWork {
 /// The state of a half in a batch.
 pub(crate) struct BatchHalf<'a, H: Half> {
     /// At most one half is locked at a time.
-    locked: Option<Locked<'a, H>>,
+    locked: Option<BhLocked<'a, H>>,
     /// If it is locked: the packets come from the peer. All packets of a batch have the same
     /// addresses.
     from_peer: bool,
@@ -130,7 +133,7 @@ impl<'a> RxBatch<'a> {
     ) -> &mut BatchHalf<'a, H> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
-            let half = Locked::<H>::new(arc_borrow_ref(qp));
+            let half = lock_bh(H::side(arc_borrow_ref(qp)));
             let path = half.tx().path.as_ref();
             let path = path.filter(|path| incoming.is_from_peer_of(path));
             let from_peer = path.is_some();
@@ -217,9 +220,9 @@ impl<'a> RxBatch<'a> {
         // The core is also told if the buffer has become empty: of two packets with one PSN that
         // differ, none is kept.
         let mut has_buffered = !half.reorder_buffer().is_empty();
-        if outcome.buffer {
-            let expected = half.expected_psn();
-            half.reorder_buffer().insert(incoming, expected);
+        if let Some(kept) = outcome.buffer.then(|| incoming.keep()).flatten() {
+            let (expected, psn) = (half.expected_psn(), incoming.packet.psn());
+            half.reorder_buffer().insert(kept, expected, psn, ctx.now);
             has_buffered |= !half.reorder_buffer().is_empty();
         }
         if has_buffered {
@@ -285,19 +288,17 @@ fn deliver_buffered<H: Half>(
     let (mut outcome, mut taken) = (Outcome::default(), false);
     while let Some(kept) = half.next_buffered() {
         taken = true;
-        let handled = RxPacket::with_kept(&kept, vector, ctx.now, |again| {
-            let ctx = EventCtx::of(ctx.qp, again, ctx.rcu);
-            let outcome = half.handle_packet(again, ctx, &mut work.completions);
-            (again.packet.psn(), outcome)
-        });
-        let Some((psn, more)) = handled else {
+        let datagram = kept.datagram(vector);
+        let Some(packet) = parse(&datagram, &mut [0; MAX_HEADER]) else {
             continue;
         };
+        let again = RxPacket::of(&packet, datagram, None, ctx.now);
+        let again_ctx = EventCtx::of(ctx.qp, &again, ctx.rcu);
+        let more = half.handle_packet(&again, again_ctx, &mut work.completions);
         outcome.merge(more);
         if more.buffer {
-            let expected = half.expected_psn();
-            half.reorder_buffer()
-                .insert_kept(kept, expected, psn, ctx.now);
+            let (expected, psn) = (half.expected_psn(), packet.psn());
+            half.reorder_buffer().insert(kept, expected, psn, ctx.now);
         } else {
             kept.consume();
         }

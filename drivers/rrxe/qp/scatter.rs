@@ -24,6 +24,12 @@ pub(crate) struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
+    /// Returns the bytes `addr..addr + len` of a segment.
+    fn local(&self, lkey: u32, addr: u64, len: u32, write: bool) -> Result<Span<'a>, Fault> {
+        let mrs = self.mrs;
+        mrs.local(self.rcu, self.pd, lkey, addr, len, write)
+    }
+
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
     pub(crate) fn gather(
         &self,
@@ -32,9 +38,7 @@ impl<'a> Segments<'a> {
         to: &mut PacketWriter<'_>,
     ) -> Result<(), Fault> {
         wqe::for_each_piece(self.list, offset, len as usize, |lkey, addr, _, n| {
-            self.mrs
-                .local(self.rcu, self.pd, lkey, addr, n, false)?
-                .read(0, n, to)
+            self.local(lkey, addr, n, false)?.read(0, n, to)
         })
     }
 
@@ -53,8 +57,7 @@ impl<'a> Segments<'a> {
     /// Returns `len` bytes from byte `offset` of the list on, if they lie in one readable segment.
     pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'a>> {
         let (lkey, addr) = self.single(offset, len)?;
-        let span = self.mrs.local(self.rcu, self.pd, lkey, addr, len, false);
-        span.ok()
+        self.local(lkey, addr, len, false).ok()
     }
 
     /// Returns a reference to `len` bytes from byte `offset` of the list on, if they lie in one
@@ -67,26 +70,18 @@ impl<'a> Segments<'a> {
     /// Copies bytes to the list, from byte `offset` on.
     pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
         wqe::for_each_piece(self.list, offset, from.len(), |lkey, addr, done, n| {
-            let piece = from
-                .get(done..)
-                .and_then(|f| f.get(..n as usize))
-                .ok_or(Fault::Malformed)?;
-            self.mrs
-                .local(self.rcu, self.pd, lkey, addr, n, true)?
-                .write(0, piece)
+            let piece = from.get(done..).and_then(|f| f.get(..n as usize));
+            let piece = piece.ok_or(Fault::Malformed)?;
+            self.local(lkey, addr, n, true)?.write(0, piece)
         })
     }
 
     /// Copies the payload of a packet to the list, from byte `offset` on.
     pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
-        wqe::for_each_piece(
-            self.list,
-            offset,
-            from.payload_len(),
-            |lkey, addr, done, n| {
-                let span = self.mrs.local(self.rcu, self.pd, lkey, addr, n, true)?;
-                from.copy_to_span(done, n as usize, &span)
-            },
-        )
+        let len = from.payload_len();
+        wqe::for_each_piece(self.list, offset, len, |lkey, addr, done, n| {
+            let span = self.local(lkey, addr, n, true)?;
+            from.copy_to_span(done, n as usize, &span)
+        })
     }
 }

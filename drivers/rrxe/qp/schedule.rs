@@ -3,8 +3,8 @@
 //! Scheduling of the two sides of a queue pair.
 
 use super::{
-    requester::SendSide, responder::RecvSide, rx::HalfWork, EventCtx, Half, Locked,
-    PendingCompletions, Qp, Round,
+    requester::SendSide, responder::RecvSide, rx::HalfWork, EventCtx, Half, PendingCompletions, Qp,
+    Round,
 };
 use crate::{
     counters::Counter,
@@ -22,8 +22,8 @@ use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
     sync::{
-        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, SerialQueue, SerialTask, SerialWork,
-        SoftTimer, TimerCallback,
+        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, BhLocked, SerialQueue, SerialTask,
+        SerialWork, SoftTimer, TimerCallback,
     },
     time::monotonic_ns,
 };
@@ -97,7 +97,7 @@ impl Qp {
     fn round<H: Half>(this: ArcBorrow<'_, Self>) -> bool {
         let mut round = Round::default();
         let _bh = BhGuard::new();
-        let mut half = Locked::<H>::new(arc_borrow_ref(this));
+        let mut half = lock_bh(H::side(&this));
         half.fill(&this, &mut round);
         Self::unlock(this, half);
         Self::end_round::<H>(this, &mut round)
@@ -106,7 +106,8 @@ impl Qp {
     /// Arms the timer for the next timeout of a half, and unlocks it. The destruction of a queue
     /// pair cancels the timer only after it has ended both halves, which have no timeout then.
     #[inline]
-    pub(super) fn unlock<H: Half>(this: ArcBorrow<'_, Self>, half: Locked<'_, H>) {
+    pub(super) fn unlock<H: Half>(this: ArcBorrow<'_, Self>, mut half: BhLocked<'_, H>) {
+        half.count(&this);
         if let Some(timeout) = half.next_timeout() {
             SoftTimer::<Qp>::arm(this, timeout);
         }
@@ -138,7 +139,7 @@ impl Qp {
     /// send.
     pub(super) fn finish_half<H: Half, const WORK: u64>(
         this: ArcBorrow<'_, Self>,
-        locked: Option<Locked<'_, H>>,
+        locked: Option<BhLocked<'_, H>>,
         work: HalfWork,
     ) where
         Self: SerialTask<WORK>,
@@ -153,7 +154,7 @@ impl Qp {
             return;
         }
         let (mut turn, mut round) = (None, None);
-        if let Some(mut half) = locked.or_else(|| outcome.transmit.then(|| Locked::new(qp))) {
+        if let Some(mut half) = locked.or_else(|| outcome.transmit.then(|| lock_bh(H::side(qp)))) {
             outcome.transmit |= half.wants_round();
             if outcome.transmit && !outcome.fatal {
                 turn = SerialWork::<Self, WORK>::start(this);
@@ -166,6 +167,8 @@ impl Qp {
             // would expire at once and keep that context from its round if it interrupts it.
             if round.is_some() || !outcome.transmit {
                 Self::unlock(this, half);
+            } else {
+                half.count(qp);
             }
         }
         let lost = Self::report(this, completions, H::cq(qp));
@@ -239,7 +242,7 @@ impl Qp {
         for left in (0..batches).rev() {
             let mut round = Round::default();
             let is_last = {
-                let mut side = Locked::<RecvSide>::new(qp);
+                let mut side = lock_bh(&qp.recv);
                 // Each `LoopbackBatch` is delivered by a call from the sender. If these calls are
                 // nested too deeply, the packets go through the network stack, which queues them.
                 if qp.device.is_deeply_nested() {
@@ -285,7 +288,7 @@ impl Qp {
     /// Polls the send ring after a doorbell from the program.
     pub(crate) fn doorbell(this: ArcBorrow<'_, Self>) {
         // In earlier states the ring is not read.
-        if this.state() >= QpState::Rts {
+        if this.state.get() >= QpState::Rts {
             Self::kick_send(this);
             Self::report_events(this);
         }
@@ -302,21 +305,22 @@ impl Qp {
         {
             let rcu = rcu::read_lock();
             let ctx = EventCtx::now(qp, &rcu);
-            let mut side = Locked::<SendSide>::new(qp);
+            let mut side = lock_bh(&qp.send);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
-            if qp.state() == QpState::Error {
+            if qp.state.get() == QpState::Error {
                 side.reorder_buffer.clear();
                 side.end_stream(qp);
                 side.with(ctx, None, &mut completions, |requester, slots, env| {
                     requester.enter_error(slots, env)
                 });
             }
+            side.count(qp);
         }
         // If a completion queue overflows now, only flushed completions are lost.
         let _ = completions.report(&qp.send_cq);
         Self::end_recv(this, batches, |side, ctx, completions| {
-            if qp.state() == QpState::Error {
+            if qp.state.get() == QpState::Error {
                 side.reorder_buffer.clear();
                 side.flush(ctx, completions);
             }
@@ -342,7 +346,7 @@ impl Qp {
     /// to the queue pair. The caller must hold no lock.
     fn report(this: ArcBorrow<'_, Self>, completions: PendingCompletions, cq: &Arc<Cq>) -> bool {
         let lost = completions.report(cq);
-        if lost && this.state() != QpState::Error {
+        if lost && this.state.get() != QpState::Error {
             // A local work queue catastrophic error (IBA 11.6.3), which no completion can report.
             this.raise(QpEvent::Fatal);
             Self::report_events(this);
@@ -382,7 +386,8 @@ impl SerialTask<EVENT_WORK> for Qp {
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
         for (bit, event) in EVENTS.iter().enumerate() {
             // The consumer's own transition to RTS also establishes communication.
-            let late = *event == QpEvent::CommunicationEstablished && this.state() != QpState::Rtr;
+            let late =
+                *event == QpEvent::CommunicationEstablished && this.state.get() != QpState::Rtr;
             if raised & 1 << bit != 0 && !late {
                 this.target.dispatch(*event);
             }
@@ -404,7 +409,7 @@ impl Qp {
     where
         Self: SerialTask<WORK>,
     {
-        let mut half = Locked::<H>::new(arc_borrow_ref(this));
+        let mut half = lock_bh(H::side(arc_borrow_ref(this)));
         let rcu = rcu::read_lock();
         let ctx = EventCtx::now(arc_borrow_ref(this), &rcu);
         half.expire_buffered(ctx.now);

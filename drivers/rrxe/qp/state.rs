@@ -4,16 +4,14 @@
 //!
 //! Several contexts change the state concurrently: the consumer by MODIFY_QP, a packet or a timer
 //! by an error. Each change therefore names the state that it starts from, and fails if the state
-//! has changed meanwhile.
+//! has changed meanwhile. Only the consumer takes the queue pair into or out of the Reset state,
+//! with its attributes locked. The driver holds a side's lock when it enters a state in which that
+//! side works: a later error waits for the lock, and stops the side.
 
 use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use linux_rdma::rdma::qp::QpState;
 
 /// The state of a queue pair.
-///
-/// Only the consumer of the queue pair takes it into or out of the Reset state, with its attributes
-/// locked. The driver holds a side's lock when it enters a state in which that side works: a later
-/// error waits for the lock, and stops the side.
 pub(super) struct State(Atomic<u32>);
 
 impl State {

@@ -11,10 +11,7 @@ use super::{
 };
 use crate::verbs::mr::Span;
 use kernel::{prelude::*, sync::rcu};
-use linux_rdma::{
-    net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER},
-    vector::Vector,
-};
+use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER};
 use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or an IPv4 header in the last 20
@@ -238,18 +235,6 @@ impl<'a> RxPacket<'a> {
             netdev: None,
             now,
         }
-    }
-
-    /// Calls `f` with a packet that was verified and buffered before.
-    pub(crate) fn with_kept<R>(
-        kept: &KeptDatagram,
-        vector: &Vector,
-        now: u64,
-        f: impl FnOnce(&RxPacket<'_>) -> R,
-    ) -> Option<R> {
-        let datagram = kept.datagram(vector);
-        let packet = parse(&datagram, &mut [0; MAX_HEADER])?;
-        Some(f(&RxPacket::of(&packet, datagram, None, now)))
     }
 }
 

@@ -73,9 +73,8 @@ impl Sockets {
                     namespace,
                     _v4: this.bind(&net, IpVersion::V4)?,
                     _v6: match this.bind(&net, IpVersion::V6) {
-                        Ok(socket) => Some(socket),
                         Err(e) if is_family_unknown(e) => None,
-                        Err(e) => return Err(e),
+                        socket => Some(socket?),
                     },
                     _guard: this.guard(&net)?,
                     users: 1,
@@ -100,7 +99,6 @@ impl Sockets {
             return Ok(None);
         };
         match LocalOutHook::register(&self.tunnels, net, guard) {
-            Ok(hook) => Ok(Some(hook)),
             Err(e) if e == not_supported() => {
                 pr_warn!(
                     "the kernel has no netfilter: nothing keeps programs from sending to UDP port {}\n",
@@ -108,7 +106,7 @@ impl Sockets {
                 );
                 Ok(None)
             }
-            Err(e) => Err(e),
+            hook => hook.map(Some),
         }
     }
 }
