@@ -252,9 +252,6 @@ pub(crate) trait Half: Sized + Unpin + 'static {
 
     /// Fills the batch of a round.
     fn fill(&mut self, qp: &Qp, round: &mut Round);
-
-    /// Records that a round has ended, or was not needed.
-    fn on_round_end(_qp: &Qp) {}
 }
 
 /// A round of a half: a batch of packets, and what else the round leaves to do without the lock.
@@ -315,19 +312,6 @@ impl PendingCompletions {
             }
             Err(_) => self.overflow = true,
         }
-    }
-
-    /// Notifies the consumer. Returns true if a completion was lost. The caller must hold no lock.
-    #[must_use]
-    fn report(self, cq: &Arc<Cq>) -> bool {
-        let cq = self.to.as_ref().unwrap_or(cq);
-        if self.pushed {
-            Cq::notify(cq, self.solicited);
-        }
-        if self.overflow {
-            Cq::report_overflow(cq);
-        }
-        self.overflow || self.overflow_elsewhere
     }
 }
 

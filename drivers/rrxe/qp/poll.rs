@@ -170,11 +170,8 @@ impl PollSet {
     /// changed.
     fn next(&self, from: usize) -> Option<(usize, Arc<Qp>)> {
         let mut rings = self.rings.lock();
-        let (at, entry) = rings
-            .iter_mut()
-            .enumerate()
-            .skip(from)
-            .find(|(_, entry)| entry.has_changed())?;
+        let mut entries = rings.iter_mut().enumerate().skip(from);
+        let (at, entry) = entries.find(|(_, entry)| entry.has_changed())?;
         entry.seen = entry.ring.producer();
         Some((at, entry.qp.clone()))
     }

@@ -38,7 +38,6 @@ use linux_rdma::{
         QpEvent,
     },
     sync::smp_mb,
-    time::monotonic_ns,
 };
 use rrxe_core::{
     requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester, RequesterEnv,
@@ -70,13 +69,10 @@ struct SlotArrays<T> {
 
 impl<T: Clone + Default> SlotArrays<T> {
     fn new(slots: u32, len: u32) -> Result<Self> {
-        let count = (slots as usize).checked_mul(len as usize).ok_or(EINVAL)?;
-        let mut elements = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        elements.resize(count, T::default(), GFP_KERNEL_ACCOUNT)?;
-        Ok(Self {
-            elements,
-            len: len as usize,
-        })
+        let (slots, len) = (slots as usize, len as usize);
+        let count = slots.checked_mul(len).ok_or(EINVAL)?;
+        let elements = KVVec::from_elem(T::default(), count, GFP_KERNEL_ACCOUNT)?;
+        Ok(Self { elements, len })
     }
 
     /// Returns the first `n` elements of a slot's array.
@@ -108,11 +104,10 @@ impl SendSide {
         let consumer = Consumer::new(ring);
         // No thread polls the ring yet: the program must ring the doorbell for each batch.
         consumer.ring.want_doorbell(true);
-        let mut slots = KVVec::with_capacity(capacity as usize, GFP_KERNEL_ACCOUNT)?;
-        for index in 0..capacity {
-            let mut slot = SendSlot::default();
+        let slot = SendSlot::default();
+        let mut slots = KVVec::from_elem(slot, capacity as usize, GFP_KERNEL_ACCOUNT)?;
+        for (index, slot) in (0..capacity).zip(slots.iter_mut()) {
             slot.local.index = index;
-            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
         }
         let segments = SlotArrays::new(capacity, cap.max_send_sge)?;
         let inline = SlotArrays::new(capacity, cap.max_inline_data)?;
@@ -445,12 +440,6 @@ impl Half for SendSide {
         round.waiting = is_idle && self.is_streaming();
         if self.requester.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
-        }
-    }
-
-    fn on_round_end(qp: &Qp) {
-        if qp.is_moderated() {
-            qp.moderation_events.round_ended(monotonic_ns());
         }
     }
 }

@@ -65,6 +65,7 @@ pub(crate) struct RecvSide {
 }
 
 /// The receive work request that the responder works on.
+#[derive(Default)]
 struct Current {
     wr_id: u64,
     num_sge: usize,
@@ -101,16 +102,12 @@ impl RecvSide {
         max_sge: u32,
         device: Arc<DeviceState>,
     ) -> Result<impl Init<Self>> {
-        let mut segments = KVVec::with_capacity(max_sge as usize, GFP_KERNEL_ACCOUNT)?;
-        segments.resize(max_sge as usize, Sge::default(), GFP_KERNEL_ACCOUNT)?;
+        let segments = KVVec::from_elem(Sge::default(), max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         Ok(init!(Self {
             responder: Responder::new(service),
             current: Current {
-                wr_id: 0,
-                num_sge: 0,
                 segments,
-                malformed: false,
-                srq: None,
+                ..Current::default()
             },
             consumer,
             tx: TxState::default(),
@@ -413,18 +410,16 @@ impl ResponderEnv for Env<'_> {
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
-        let pd = self.remote_pd()?;
-        self.remote(pd, rkey, va, 8, RemoteAccess::Atomic)?
-            .atomic(op)
+        let span = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Atomic)?;
+        span.atomic(op)
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let mut bytes = [0; 8];
         incoming.copy_payload(&mut bytes)?;
-        let pd = self.remote_pd()?;
-        self.remote(pd, rkey, va, 8, RemoteAccess::Write)?
-            .store(u64::from_ne_bytes(bytes))
+        let span = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Write)?;
+        span.store(u64::from_ne_bytes(bytes))
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {

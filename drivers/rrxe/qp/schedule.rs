@@ -9,10 +9,7 @@ use super::{
 use crate::{
     counters::Counter,
     limits::path,
-    transport::{
-        rx_packet::RxPacket,
-        tx::{Transport, TxBatch},
-    },
+    transport::{rx_packet::RxPacket, tx::Transport},
     verbs::cq::Cq,
     EVENT_QUEUE,
 };
@@ -116,13 +113,13 @@ impl Qp {
     /// Does what a round leaves to do without the lock. Returns whether another round is due.
     fn end_round<H: Half>(this: ArcBorrow<'_, Self>, round: &mut Round) -> bool {
         let qp = &*this;
-        qp.send_batch(&mut round.batch);
+        round.batch.send(qp);
         if round.ack_missed && lock_bh(&qp.recv).responder.on_reply_alone() {
             Self::kick_recv(this);
         }
         let lost = Self::report(this, take(&mut round.completions), H::cq(qp));
         if !round.waiting {
-            H::on_round_end(qp);
+            qp.on_round_end::<H>();
         }
         if round.fatal || lost {
             Self::enter_error(this, path::BATCHES);
@@ -145,11 +142,7 @@ impl Qp {
         Self: SerialTask<WORK>,
     {
         let qp = arc_borrow_ref(this);
-        let HalfWork {
-            any,
-            completions,
-            mut outcome,
-        } = work;
+        let (any, mut outcome) = (work.any, work.outcome);
         if !any && !outcome.transmit {
             return;
         }
@@ -171,7 +164,7 @@ impl Qp {
                 half.count(qp);
             }
         }
-        let lost = Self::report(this, completions, H::cq(qp));
+        let lost = Self::report(this, work.completions, H::cq(qp));
         // If there is a turn but no round, the softirq takes the turn.
         if let (Some(turn), Some(round)) = (turn, &mut round) {
             let more = Self::end_round::<H>(this, round);
@@ -179,7 +172,7 @@ impl Qp {
                 turn.run();
             }
         } else if any && !outcome.transmit {
-            H::on_round_end(qp);
+            qp.on_round_end::<H>();
         }
         if outcome.fatal || lost {
             Self::enter_error(this, path::BATCHES);
@@ -200,12 +193,10 @@ impl Qp {
         stats
     }
 
-    /// Sends a batch. The caller must hold neither the send lock nor any lock that the receiver of
-    /// the batch takes.
-    #[inline]
-    fn send_batch(&self, batch: &mut TxBatch) {
-        if batch.send(self) {
-            lock_bh(&self.send).requester.dropped_locally();
+    /// Records that a round of a half has ended, or was not needed.
+    fn on_round_end<H: Half>(&self) {
+        if !H::IS_RECV && self.is_moderated() {
+            self.moderation_events.round_ended(monotonic_ns());
         }
     }
 
@@ -258,9 +249,8 @@ impl Qp {
                 }
                 is_last
             };
-            qp.send_batch(&mut round.batch);
-            // If a completion queue overflows now, only flushed completions are lost.
-            let _ = round.completions.report(&qp.recv_cq);
+            round.batch.send(qp);
+            Self::report(this, round.completions, &qp.recv_cq);
             if is_last {
                 break;
             }
@@ -317,8 +307,7 @@ impl Qp {
             }
             side.count(qp);
         }
-        // If a completion queue overflows now, only flushed completions are lost.
-        let _ = completions.report(&qp.send_cq);
+        Self::report(this, completions, &qp.send_cq);
         Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state.get() == QpState::Error {
                 side.reorder_buffer.clear();
@@ -345,8 +334,16 @@ impl Qp {
     /// Notifies the consumer of completions. Returns true if a completion was lost, which is fatal
     /// to the queue pair. The caller must hold no lock.
     fn report(this: ArcBorrow<'_, Self>, completions: PendingCompletions, cq: &Arc<Cq>) -> bool {
-        let lost = completions.report(cq);
-        if lost && this.state.get() != QpState::Error {
+        let cq = completions.to.as_ref().unwrap_or(cq);
+        if completions.pushed {
+            Cq::notify(cq, completions.solicited);
+        }
+        if completions.overflow {
+            Cq::report_overflow(cq);
+        }
+        let lost = completions.overflow || completions.overflow_elsewhere;
+        // In these two states only flushed completions are lost.
+        if lost && !matches!(this.state.get(), QpState::Reset | QpState::Error) {
             // A local work queue catastrophic error (IBA 11.6.3), which no completion can report.
             this.raise(QpEvent::Fatal);
             Self::report_events(this);

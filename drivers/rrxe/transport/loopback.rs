@@ -75,11 +75,7 @@ impl LoopbackBatch {
     }
 
     /// Adds a packet; `gather` writes the payload. Returns `Ok(false)` if there is no memory: the
-    /// packet is lost.
-    ///
-    /// # Errors
-    ///
-    /// [`TxError::NoRoom`] if the batch is full, or the error of `gather`.
+    /// packet is lost. Returns [`TxError::NoRoom`] if the batch is full, or the error of `gather`.
     pub(super) fn push_copy(
         &mut self,
         packet: &TxPacket,

@@ -17,6 +17,7 @@ use core::cell::Cell;
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{PacketWriter, TxQueue, TxSkb},
+    sync::lock_bh,
     vector::Vector,
 };
 use rrxe_core::{
@@ -91,10 +92,10 @@ pub(crate) struct TxBatch {
 }
 
 impl TxBatch {
-    /// Sends the packets of a queue pair, and counts them. Returns whether a queueing discipline of
-    /// this host had no room for one. The caller must hold no lock that the receiver takes.
+    /// Sends the packets of a queue pair, and counts them. The caller must hold neither the send
+    /// lock nor any lock that the receiver takes.
     #[inline]
-    pub(crate) fn send(&mut self, qp: &Qp) -> bool {
+    pub(crate) fn send(&mut self, qp: &Qp) {
         let loopback = self.loopback.as_ref();
         if let Some(batch) = loopback.filter(|batch| !batch.packets.is_empty()) {
             let (packets, bytes) = qp.device.deliver(batch);
@@ -107,8 +108,10 @@ impl TxBatch {
         if self.owned != 0 {
             qp.local.queued(self.owned);
         }
-        let no_room = qp.transmit(&mut self.queue).no_room;
-        self.owned != 0 && no_room != 0
+        // A queueing discipline of this host may have had no room.
+        if qp.transmit(&mut self.queue).no_room != 0 && self.owned != 0 {
+            lock_bh(&qp.send).requester.dropped_locally();
+        }
     }
 }
 
