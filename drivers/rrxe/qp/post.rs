@@ -142,8 +142,7 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
 
 /// POST_RECV: the work requests of a kernel consumer, or the doorbell of a user program.
 pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
-    // A queue pair with a shared receive queue, and an XRC queue pair, has no receive queue of its
-    // own.
+    // With a shared receive queue, and with XRC, there is no receive queue of its own.
     let is_xrc = matches!(handle.qp.qp_type, QpType::XrcInitiator | QpType::XrcTarget);
     if handle.qp.state.get() == QpState::Reset || handle.qp.srq.is_some() || is_xrc {
         return Err(EINVAL);

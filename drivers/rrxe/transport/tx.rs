@@ -155,12 +155,8 @@ impl GsoPacket {
         let size = packet.udp_payload_len() as usize;
         // A small single packet is cheaper without page fragments.
         let without_icrc = template.omit_icrc && (size >= SMALL || long);
-        let others = match size {
-            ..SMALL if template.max_gso_payload != 0 && !packet.payload.is_empty() => {
-                SMALL_GSO_PACKETS
-            }
-            _ => 1,
-        };
+        let several = size < SMALL && template.max_gso_payload != 0 && !packet.payload.is_empty();
+        let others = if several { SMALL_GSO_PACKETS } else { 1 };
         let linear = (!without_icrc).then(|| size.saturating_mul(others));
         let skb = TxSkb::new(&template.route, linear)?;
         Some(Self {
