@@ -314,7 +314,7 @@ impl Qp {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut batch = RxBatch::new(&vector, rcu);
         batch.deliver(this, incoming);
         batch.finish();

@@ -324,7 +324,7 @@ impl<'a> Reception<'a> {
 impl UdpReceive for Receiver {
     fn receive(&self, dev: &NetDevice, skb: RxSkb) {
         let rcu = rcu::read_lock();
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut good = true;
         {
             let mut reception = Reception {
@@ -364,7 +364,7 @@ impl DeviceState {
         let _nested = self.deliveries.enter();
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut rx_batch = RxBatch::new(&vector, &rcu);
         let (mut packets, mut bytes) = (0u64, 0u64);
         for entry in &batch.packets {
