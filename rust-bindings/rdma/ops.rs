@@ -39,7 +39,6 @@ impl<D: Driver> Ops<D> {
     /// The functions that the trampolines call, and the contents of the sysfs files.
     pub(super) const FOR_C: &'static raw::rdma_rust_driver = &raw::rdma_rust_driver {
         req_notify_cq: Some(Self::req_notify_cq),
-        get_link_layer: Some(Self::get_link_layer),
         modify_srq: Some(Self::modify_srq),
         alloc_mr: Some(Self::alloc_mr),
         hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),

@@ -118,10 +118,6 @@ impl<D: Driver> Ops<D> {
         errno(D::query_pkey(index).map(|k| unsafe { *pkey = k }))
     }
 
-    pub(super) unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
-        raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
-    }
-
     pub(super) unsafe extern "C" fn alloc_hw_port_stats(
         _ib: *mut raw::ib_device,
         _port: u32,
