@@ -7,14 +7,11 @@
 
 use super::device::DeviceState;
 use crate::{limits::ROCE_UDP_PORT, module_state, transport::sockets::Sockets, Rrxe};
-use kernel::{c_str, prelude::*, str::CStr};
+use kernel::{prelude::*, str::CStr};
 use linux_rdma::{
     errno::{is_address_in_use, not_supported},
     net::{NetDevice, NetdevEvents},
-    rdma::{
-        device::{by_netdev, LinkOps},
-        UnregisteredDevice,
-    },
+    rdma::device::{self, by_netdev, LinkOps},
     sync::num_possible_cpus,
 };
 
@@ -58,16 +55,8 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     })?;
     let data = DeviceState::new(&state, netdev, share)?;
     let guid = data.guid;
-    UnregisteredDevice::new(
-        data,
-        netdev,
-        guid,
-        c_str!("rrxe"),
-        num_possible_cpus(),
-        &LINK_OPS,
-    )
-    .and_then(|device| device.register(name))
-    .inspect_err(|&e| {
+    let vectors = num_possible_cpus();
+    device::register(name, netdev, guid, vectors, data, &LINK_OPS).inspect_err(|&e| {
         if e == EEXIST || e == ENFILE {
             pr_err!("{dev}: a device named {name} exists already; choose another name\n");
         } else {
