@@ -24,6 +24,6 @@ pub mod wr;
 
 pub use address::AddressInfo;
 pub use device::{Device, LinkRegistration};
-pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, Identity, MrChange, Object, UserMemory, XrcSrq};
+pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
+pub use object::{Driver, MrChange, Object, UserMemory, XrcSrq};
 pub use udata::{no_udata, Udata};

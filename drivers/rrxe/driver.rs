@@ -9,7 +9,7 @@ use crate::{
     ring::abi,
     verbs::{
         address_handle::AddressHandle,
-        cq::Cq,
+        cq::{Cq, CqHandle},
         device::DeviceState,
         link,
         mr::{Mr, MrHandle},
@@ -32,8 +32,8 @@ use linux_rdma::{
         no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, QpTarget, SrqTarget, Udata,
-        UserMemory, XrcSrq,
+        AddressInfo, CqTarget, Device, Driver, MrChange, QpTarget, SrqTarget, Udata, UserMemory,
+        XrcSrq,
     },
 };
 
@@ -42,7 +42,7 @@ impl Driver for Rrxe {
     type Ucontext = Option<Poller>;
     type Pd = Charged<Pd>;
     type Ah = Charged<Arc<AddressHandle>>;
-    type Cq = Charged<Arc<Cq>>;
+    type Cq = Charged<CqHandle>;
     type Qp = Charged<QpHandle>;
     type Srq = Charged<SrqHandle>;
     type Xrcd = Charged<Xrcd>;
@@ -55,12 +55,10 @@ impl Driver for Rrxe {
     const PORT_STATS: &'static [StatName] = counters::NAMES;
     const PORT_ONLY_STATS: &'static [usize] = counters::PORT_ONLY;
     const LINK_TYPE: &'static CStr = c_str!("rrxe");
-    const IDENTITY: Identity = Identity {
-        version: abi::VERSION_TEXT,
-        hca_type: c_str!("rrxe"),
-        hw_rev: c_str!("0"),
-        board_id: c_str!("RRXE_SOFT_ROCE_V2"),
-    };
+    const VERSION: &'static CStr = abi::VERSION_TEXT;
+    const HCA_TYPE: &'static CStr = c_str!("rrxe");
+    const HW_REV: &'static CStr = c_str!("0");
+    const BOARD_ID: &'static CStr = c_str!("RRXE_SOFT_ROCE_V2");
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         link::add(name, netdev)
@@ -238,19 +236,15 @@ impl Driver for Rrxe {
         cqe: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<u32> {
-        cq.resize(device, cqe, udata)
-    }
-
-    fn destroy_cq(cq: &Self::Cq) {
-        cq.destroy();
+        cq.0.resize(device, cqe, udata)
     }
 
     fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>) {
-        cq.poll(to);
+        cq.0.poll(to);
     }
 
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
-        Cq::arm(cq, solicited_only) && report_missed
+        Cq::arm(&cq.0, solicited_only) && report_missed
     }
 
     fn create_qp(
@@ -279,17 +273,13 @@ impl Driver for Rrxe {
         qp::modify::query(qp)
     }
 
-    fn destroy_qp(qp: &Self::Qp) {
-        qp::create::destroy(qp);
-    }
-
-    fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
+    fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
+        let (groups, netdev) = (&qp.qp.device.multicast, &qp.qp.device.netdev);
         groups.attach(netdev, gid, &qp.qp, qp.payer())
     }
 
-    fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
+    fn detach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
+        let (groups, netdev) = (&qp.qp.device.multicast, &qp.qp.device.netdev);
         groups.detach(netdev, gid, &qp.qp, qp.payer())
     }
 
@@ -334,10 +324,6 @@ impl Driver for Rrxe {
 
     fn query_srq(srq: &Self::Srq) -> SrqAttr {
         srq.query()
-    }
-
-    fn destroy_srq(srq: &Self::Srq) {
-        srq.destroy();
     }
 
     fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result {

@@ -335,7 +335,7 @@ impl Producer {
     pub(crate) fn push<T: AsBytes + Copy>(
         &mut self,
         entry: &T,
-        segments: impl Iterator<Item = DataSegment>,
+        segments: &[DataSegment],
         inline: &[u8],
     ) -> Result {
         let consumer = self.ring.load_acquire(RING_CONSUMER);

@@ -28,8 +28,8 @@ use linux_rdma::{
     rdma::{
         attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
         memory::SharedMemory,
-        wr::{wc, QpIdentity, WcBuffer, WcContents},
-        CqTarget, Device, Udata,
+        wr::{wc, QpIdentity, Wc, WcBuffer},
+        CqEvent, CqTarget, Device, Udata,
     },
     sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
 };
@@ -216,7 +216,7 @@ impl Cq {
         attr: &CqInitAttr,
         target: Arc<CqTarget>,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Arc<Self>, u32)> {
+    ) -> Result<(CqHandle, u32)> {
         if attr.flags & !(CQ_FLAG_TIMESTAMP | CQ_FLAG_IGNORE_OVERRUN) != 0 {
             return Err(not_supported());
         }
@@ -237,7 +237,7 @@ impl Cq {
             }
         };
         let cq = Self::with_storage(storage, capacity, Some(target), is_kernel)?;
-        Ok((cq, capacity))
+        Ok((CqHandle(cq), capacity))
     }
 
     /// Creates the internal completion queue of a queue pair without one. It discards completions.
@@ -348,17 +348,6 @@ impl Cq {
         }
     }
 
-    /// DESTROY_CQ.
-    pub(crate) fn destroy(&self) {
-        self.notification.close();
-        let old = {
-            let mut ring = lock_irqsave(&self.ring);
-            core::mem::replace(&mut ring.storage, Storage::Gone)
-        };
-        // Unpinning may sleep.
-        drop(old);
-    }
-
     /// Adds a completion.
     #[inline]
     pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
@@ -412,7 +401,7 @@ impl Cq {
             target.notify();
         }
         if what & LOST != 0 {
-            target.error();
+            target.dispatch(CqEvent::Error);
         }
     }
 
@@ -427,7 +416,7 @@ impl Cq {
             let Some(Some((cqe, qp))) = entries.get(slot) else {
                 break;
             };
-            to.push(&contents(cqe), qp);
+            to.push(cqe.wr_id, cqe.imm_or_key, qp, contents(cqe));
             ring.consumer = ring.consumer.wrapping_add(1);
         }
     }
@@ -453,6 +442,19 @@ impl Cq {
     }
 }
 
+/// ib_core's handle of a completion queue.
+pub(crate) struct CqHandle(pub(crate) Arc<Cq>);
+
+impl Drop for CqHandle {
+    /// DESTROY_CQ.
+    fn drop(&mut self) {
+        self.0.notification.close();
+        let old = core::mem::replace(&mut lock_irqsave(&self.0.ring).storage, Storage::Gone);
+        // Unpinning may sleep, so it happens without the lock.
+        drop(old);
+    }
+}
+
 impl SerialTask for Cq {
     fn round(this: ArcBorrow<'_, Self>, what: u32) -> bool {
         this.notify_now(what);
@@ -465,7 +467,7 @@ const _: () =
     assert!(abi::NETWORK_IPV4 == wc::NETWORK_IPV4 && abi::NETWORK_IPV6 == wc::NETWORK_IPV6);
 
 /// Returns a completion entry in the form that kernel consumers use.
-fn contents(cqe: &Cqe) -> WcContents {
+fn contents(cqe: &Cqe) -> Wc {
     let mut flags = 0;
     for (ours, theirs) in [
         (CQE_GRH, wc::GRH | wc::WITH_NETWORK_HDR_TYPE | wc::WITH_SMAC),
@@ -479,19 +481,18 @@ fn contents(cqe: &Cqe) -> WcContents {
     if cqe.flags & CQE_GRH != 0 && cqe.vlan_id != abi::NO_VLAN {
         flags |= wc::WITH_VLAN;
     }
-    WcContents {
-        wr_id: cqe.wr_id,
+    Wc {
         status: cqe.status.into(),
         opcode: cqe.opcode.into(),
         vendor_err: cqe.vendor_err,
         byte_len: cqe.byte_len,
-        imm_or_key: cqe.imm_or_key,
         src_qp: cqe.src_qp,
-        flags,
+        wc_flags: flags as i32,
         pkey_index: cqe.pkey_index,
         sl: cqe.sl,
         network_hdr_type: cqe.network_hdr_type,
         smac: cqe.smac,
         vlan_id: cqe.vlan_id,
+        ..Zeroable::zeroed()
     }
 }

@@ -96,10 +96,19 @@ pub(crate) struct SrqHandle {
 }
 
 impl Drop for SrqHandle {
+    /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
+    /// it, and finds it empty.
     fn drop(&mut self) {
+        let srqs = &self.device.tables.srqs;
         if let Some(index) = self.index {
-            self.device.tables.srqs.withdraw(index);
-            self.device.tables.srqs.release(index);
+            srqs.withdraw(index);
+        }
+        let consumer = lock_bh(&self.srq.queue).consumer.take();
+        self.srq.event_work.close();
+        // Unpins the ring, which may sleep.
+        drop(consumer);
+        if let Some(index) = self.index {
+            srqs.release(index);
         }
     }
 }
@@ -131,7 +140,7 @@ pub(crate) fn create(
     attr.srq_limit = 0;
     let xrc = xrc.map(|xrc| Xrc {
         domain: xrc.xrcd.0,
-        cq: Arc::clone(xrc.cq),
+        cq: xrc.cq.0.clone(),
     });
     let srq = Arc::pin_init(
         pin_init!(Srq {
@@ -225,18 +234,6 @@ impl SrqHandle {
         }
     }
 
-    /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
-    /// it, and finds it empty.
-    pub(crate) fn destroy(&self) {
-        if let Some(index) = self.index {
-            self.device.tables.srqs.withdraw(index);
-        }
-        let consumer = lock_bh(&self.srq.queue).consumer.take();
-        self.srq.event_work.close();
-        // Unpins the ring, which may sleep.
-        drop(consumer);
-    }
-
     /// POST_SRQ_RECV of a kernel consumer.
     pub(crate) fn post(&self, wrs: &mut RecvWrs<'_>) -> Result {
         let poster = self.poster.as_ref().ok_or(not_supported())?;
@@ -247,16 +244,16 @@ impl SrqHandle {
 
 /// Adds a receive work request of a kernel consumer to its ring.
 pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Result {
-    if wr.num_sge() > max_sge {
+    if wr.num_sge > max_sge {
         return Err(EINVAL);
     }
     producer.push(
         &RecvWqe {
-            wr_id: wr.wr_id(),
-            num_sge: wr.num_sge(),
+            wr_id: wr.wr_id,
+            num_sge: wr.num_sge,
             reserved: 0,
         },
-        wr.segments(),
+        wr.segments,
         &[],
     )
 }

@@ -29,17 +29,11 @@ impl<D: Driver> Ops<D> {
     }
 
     pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
-        // Reserve one byte for the terminating zero.
-        let room = (raw::ETHTOOL_FWVERS_LEN as usize).saturating_sub(1);
-        let version = D::IDENTITY.version.to_bytes();
-        let len = version.len().min(room);
+        let version = D::VERSION.to_bytes_with_nul();
+        const { assert!(D::VERSION.count_bytes() < raw::ETHTOOL_FWVERS_LEN as usize) };
         // SAFETY: `ib_get_device_fw_str()` (device.c) requires a buffer of `IB_FW_VERSION_NAME_MAX`
-        // bytes, which equals `ETHTOOL_FWVERS_LEN`: enough for `len` bytes and a zero.
-        unsafe {
-            text.cast::<u8>()
-                .copy_from_nonoverlapping(version.as_ptr(), len);
-            text.cast::<u8>().add(len).write(0);
-        }
+        // bytes, which equals `ETHTOOL_FWVERS_LEN`: enough for the version and its zero.
+        unsafe { (text.cast::<u8>()).copy_from_nonoverlapping(version.as_ptr(), version.len()) };
     }
 
     pub(super) unsafe extern "C" fn query_device(
@@ -160,8 +154,7 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_ucontext,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the context and set its device; nothing else
-        // uses it yet (uverbs_cmd.c, `ib_init_ucontext()`). `dealloc_ucontext` destroys it.
+        // SAFETY: uverbs passes a new context and its device (uverbs_cmd.c, `ib_init_ucontext()`).
         errno(unsafe {
             Ucontext::<D>::create(ib, || {
                 let mut udata = Udata::from_ptr(udata).ok_or(EINVAL)?;
@@ -173,7 +166,7 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
         // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
         // this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
-        unsafe { Ucontext::<D>::destroy(ib, |_| ()) };
+        unsafe { Ucontext::<D>::drop_data(ib) };
     }
 
     /// Allows removing a device while programs have it open: ib_core then destroys their objects.
