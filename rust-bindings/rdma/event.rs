@@ -30,20 +30,25 @@ unsafe impl<I> Send for Target<I> {}
 // SAFETY: Any number of threads may enter the gate at the same time.
 unsafe impl<I> Sync for Target<I> {}
 
-impl<I> Target<I> {
+/// The owner of a target. Dropping it waits for running callbacks, and no callback is called after
+/// that.
+pub(super) struct OpenTarget<I>(pub(super) Arc<Target<I>>);
+
+impl<I> OpenTarget<I> {
     /// Creates a target for the events of `object`.
     ///
     /// # Safety
     ///
-    /// `object` stays valid until `close` is called.
-    pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
+    /// `object` stays valid until the result is dropped.
+    pub(super) unsafe fn new(object: NonNull<I>) -> Result<Self> {
         let gate = Gate::open();
-        Ok(Arc::new(Self { object, gate }, GFP_KERNEL_ACCOUNT)?)
+        Ok(Self(Arc::new(Target { object, gate }, GFP_KERNEL_ACCOUNT)?))
     }
+}
 
-    /// Waits for running callbacks. No callback is called after this returns.
-    pub(crate) fn close(&self) {
-        self.gate.close();
+impl<I> Drop for OpenTarget<I> {
+    fn drop(&mut self) {
+        self.0.gate.close();
     }
 }
 

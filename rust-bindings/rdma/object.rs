@@ -6,7 +6,7 @@ use super::{
     address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
     device::Device,
-    event::{CqTarget, QpTarget, SrqTarget, Target},
+    event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     udata::Udata,
     wr::{RecvWrs, SendWrs, WcBuffer},
@@ -100,15 +100,6 @@ pub struct Reporting<I, T> {
     _target: OpenTarget<I>,
 }
 
-/// Closes a target when it is dropped.
-struct OpenTarget<I>(Arc<Target<I>>);
-
-impl<I> Drop for OpenTarget<I> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
 impl<I, T> Deref for Reporting<I, T> {
     type Target = T;
     #[inline]
@@ -132,7 +123,7 @@ impl<I, T> Object<I, Reporting<I, T>> {
         // ib_core frees the object: here if creation fails, otherwise when the data is dropped.
         unsafe {
             Self::create(ib, || {
-                let target = OpenTarget(Target::new(NonNull::new(ib).ok_or(EINVAL)?)?);
+                let target = OpenTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
                 let driver = create(target.0.clone())?;
                 Ok(Reporting {
                     driver,

@@ -138,11 +138,9 @@ impl<D: Driver> Ops<D> {
         _port: u32,
         _index: c_int,
     ) -> c_int {
-        if stats.is_null() {
-            return EINVAL.to_errno();
-        }
-        // SAFETY: `stats` came from `alloc_hw_port_stats`, so it has a value for each of
-        // `PORT_STATS`. ib_core holds its lock, so nothing else writes to the values.
+        // SAFETY: `alloc_hw_port_stats` returned `stats`, which is not null here (sysfs.c; nldev.c,
+        // `stat_get_doit_default_counter()`) and has a value for each of `PORT_STATS`. ib_core
+        // holds its lock, so nothing else writes to the values.
         unsafe {
             let values = (*stats).value.as_mut_slice(D::PORT_STATS.len());
             D::port_stats(Device::from_raw(ib), values);
