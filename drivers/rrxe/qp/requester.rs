@@ -25,7 +25,7 @@ use crate::{
     verbs::{
         cq::Cq,
         device::DeviceState,
-        mr::{Bind, FastRegister, Reference},
+        mr::{NewKey, Reference},
     },
 };
 use kernel::{
@@ -627,27 +627,17 @@ impl RequesterEnv for Env<'_> {
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         let EventCtx { qp, rcu, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
+        let new_key = NewKey {
+            key: slot.rkey_or_qkey,
+            lkey: slot.remote_qpn,
+            address: slot.remote_addr,
+            length: slot.compare_add,
+            access: slot.swap,
+        };
         match slot.op {
             SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
-            SendOp::BindMw => {
-                let to = Bind {
-                    rkey: slot.rkey_or_qkey,
-                    lkey: slot.remote_qpn,
-                    address: slot.remote_addr,
-                    length: slot.compare_add,
-                    access: slot.swap,
-                };
-                mrs.bind(rcu, by, to)
-            }
-            SendOp::RegMr => {
-                let to = FastRegister {
-                    key: slot.rkey_or_qkey,
-                    iova: slot.remote_addr,
-                    length: slot.compare_add,
-                    access: slot.swap,
-                };
-                mrs.fast_register(rcu, by, to)
-            }
+            SendOp::BindMw => mrs.bind(rcu, by, &new_key),
+            SendOp::RegMr => mrs.fast_register(rcu, by, &new_key),
             _ => Err(Fault::Malformed),
         }
     }
