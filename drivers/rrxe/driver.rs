@@ -250,7 +250,7 @@ impl Driver for Rrxe {
     }
 
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
-        Cq::arm(cq, solicited_only) && report_missed
+        cq.arm(solicited_only) && report_missed
     }
 
     fn create_qp(

@@ -373,9 +373,9 @@ impl PendingCompletions {
             Some(other) if !Arc::ptr_eq(other, cq) => {
                 // Packets of one batch rarely complete to several queues. `report` notifies the
                 // first queue, a softirq the others.
-                let result = cq.push(cqe, qp.identity);
-                self.overflow_elsewhere |= result.is_err();
-                Cq::report_later(cq, &result, solicited || cqe.status != 0);
+                let lost = cq.push(cqe, qp.identity).is_err();
+                self.overflow_elsewhere |= lost;
+                Cq::report(cq, lost, solicited || cqe.status != 0, true);
             }
             _ => {
                 self.to = Some(cq.clone());
@@ -401,10 +401,10 @@ impl PendingCompletions {
     fn report(self, cq: &Arc<Cq>) -> bool {
         let cq = self.to.as_ref().unwrap_or(cq);
         if self.pushed {
-            Cq::notify(cq, self.solicited);
+            Cq::report(cq, false, self.solicited, false);
         }
         if self.overflow {
-            Cq::report_overflow(cq);
+            Cq::report(cq, true, false, false);
         }
         self.overflow || self.overflow_elsewhere
     }

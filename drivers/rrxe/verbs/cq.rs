@@ -223,7 +223,6 @@ impl Cq {
         if attr.cqe == 0 || attr.cqe > limits::MAX_CQE {
             return Err(EINVAL);
         }
-        let is_kernel = udata.is_none();
         let (storage, capacity) = match udata {
             Some(udata) => {
                 let (memory, capacity) = Self::user_memory(device, attr.cqe, udata)?;
@@ -236,21 +235,23 @@ impl Cq {
                 (Storage::Kernel(entries), capacity)
             }
         };
-        let cq = Self::with_storage(storage, capacity, Some(target), is_kernel)?;
-        Ok((cq, capacity))
+        Ok((
+            Self::with_storage(storage, capacity, Some(target))?,
+            capacity,
+        ))
     }
 
     /// Creates the internal completion queue of a queue pair without one. It discards completions.
     pub(crate) fn none() -> Result<Arc<Self>> {
-        Self::with_storage(Storage::Gone, u32::MAX, None, false)
+        Self::with_storage(Storage::Gone, u32::MAX, None)
     }
 
     fn with_storage(
         storage: Storage,
         capacity: u32,
         target: Option<Arc<CqTarget>>,
-        is_kernel: bool,
     ) -> Result<Arc<Self>> {
+        let is_kernel = matches!(storage, Storage::Kernel(_));
         Arc::pin_init(
             pin_init!(Self {
                 ring <- new_spinlock!(CqRing {
@@ -365,46 +366,26 @@ impl Cq {
         lock_irqsave(&self.ring).push(cqe, qp)
     }
 
-    /// Notifies the consumer of pushed completions, if it has armed the queue. The caller must hold
-    /// no lock.
-    pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
-        let armed = lock_irqsave(&this.ring).disarm(solicited);
-        if armed {
-            Self::notify_consumer(this, COMPLETIONS);
-        }
-    }
-
-    /// Tells the consumer that a completion was lost; only once, whichever queue pair lost it
-    /// (K-01).
-    pub(crate) fn report_overflow(this: &Arc<Self>) {
-        let reported = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
-        if !reported {
-            Self::notify_consumer(this, LOST);
-        }
-    }
-
-    /// Reports the result of a push as [`Cq::notify`] and [`Cq::report_overflow`] do, from any
-    /// context: a softirq notifies the consumer.
-    pub(crate) fn report_later(this: &Arc<Self>, result: &Result<(), Overflow>, solicited: bool) {
+    /// Reports pushed completions, if the consumer has armed the queue; or else, if one was `lost`,
+    /// only that, and only once, whichever queue pair lost it (K-01). A softirq does it if `later`
+    /// is set. Otherwise the caller must hold no lock.
+    pub(crate) fn report(this: &Arc<Self>, lost: bool, solicited: bool, later: bool) {
         let mut ring = lock_irqsave(&this.ring);
-        let what = match result {
-            Ok(()) if ring.disarm(solicited) => COMPLETIONS,
-            Err(Overflow) if !core::mem::replace(&mut ring.overflow_reported, true) => LOST,
-            _ => return,
+        let (due, what) = if lost {
+            let reported = core::mem::replace(&mut ring.overflow_reported, true);
+            (!reported, LOST)
+        } else {
+            (ring.disarm(solicited), COMPLETIONS)
         };
         drop(ring);
-        SerialWork::<Self>::queue(this.as_arc_borrow(), what);
-    }
-
-    fn notify_consumer(this: &Arc<Self>, what: u32) {
-        if this.is_kernel {
+        if due && (later || this.is_kernel) {
             SerialWork::<Self>::queue(this.as_arc_borrow(), what);
-        } else {
-            this.notify_now(what);
+        } else if due {
+            this.notify(what);
         }
     }
 
-    fn notify_now(&self, what: u32) {
+    fn notify(&self, what: u32) {
         let Some(target) = &self.target else {
             return;
         };
@@ -434,13 +415,13 @@ impl Cq {
 
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, and returns true if completions wait. A
     /// user program has armed its queue already, and calls because completions wait.
-    pub(crate) fn arm(this: &Arc<Self>, solicited_only: bool) -> bool {
-        let mut ring = lock_irqsave(&this.ring);
-        if !this.is_kernel {
+    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
+        let mut ring = lock_irqsave(&self.ring);
+        if !self.is_kernel {
             let due = ring.disarm_for_waiting();
             drop(ring);
             if due {
-                Self::notify_consumer(this, COMPLETIONS);
+                self.notify(COMPLETIONS);
             }
             return false;
         }
@@ -455,7 +436,7 @@ impl Cq {
 
 impl SerialTask for Cq {
     fn round(this: ArcBorrow<'_, Self>, what: u32) -> bool {
-        this.notify_now(what);
+        this.notify(what);
         false
     }
 }
