@@ -284,13 +284,11 @@ impl Driver for Rrxe {
     }
 
     fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
-        groups.attach(netdev, gid, &qp.qp, qp.payer())
+        device.data().attach_mcast(gid, &qp.qp, qp.charge.payer)
     }
 
     fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
-        groups.detach(netdev, gid, &qp.qp, qp.payer())
+        device.data().detach_mcast(gid, &qp.qp, qp.charge.payer)
     }
 
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {

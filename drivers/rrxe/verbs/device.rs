@@ -84,7 +84,7 @@ impl DeviceState {
                 counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
                 gsi <- new_spinlock!(None, "rrxe_device_gsi"),
-                multicast <- Groups::new(state.tables.quotas.memberships.clone()),
+                multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 reorder_bytes: Atomic::new(0),
