@@ -154,7 +154,9 @@ impl Driver for Rrxe {
     }
 
     fn port_stats(device: &Device<Self>, values: &mut [u64]) {
-        device.data().counters.read(values);
+        for (stat, value) in values.iter_mut().enumerate() {
+            *value = device.data().counters.value(stat);
+        }
     }
 
     fn create_counter(device: &Device<Self>) -> Result<(QpCounters, u32)> {
@@ -162,11 +164,11 @@ impl Driver for Rrxe {
     }
 
     fn destroy_counter(device: &Device<Self>, counter: &QpCounters) {
-        counter.destroy(device.data());
+        device.data().counter_numbers.free(counter.number);
     }
 
     fn bind_counter(counter: &QpCounters, qp: &Self::Qp) -> Result {
-        counter.bind(&qp.qp)
+        qp.qp.counters.set(counter.counters.clone())
     }
 
     fn unbind_counter(qp: &Self::Qp) {
@@ -175,7 +177,7 @@ impl Driver for Rrxe {
     }
 
     fn counter_value(counter: &QpCounters, stat: usize) -> u64 {
-        counter.value(stat)
+        counter.counters.value(stat)
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {

@@ -35,7 +35,7 @@ use kernel::{
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
     rdma::qp::{QpCap, QpState},
-    sync::smp_mb,
+    sync::{arc_borrow_ref, smp_mb},
     time::monotonic_ns,
 };
 use rrxe_core::{
@@ -554,7 +554,7 @@ impl RequesterEnv for Env<'_> {
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         if !work.ctx.qp.qp_type.is_connected() {
             let handles = &work.ctx.qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, work.ctx.rcu);
+            let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == work.ctx.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info.udp_source_port(work.ctx.qp.number, 0);
