@@ -12,7 +12,7 @@ use crate::{
         cq::Cq,
         device::DeviceState,
         link,
-        mr::{Mr, MrHandle},
+        mr::{Mr, MrHandle, NewMr},
         pd::Pd,
         quota::{Charge, Charged},
         srq::{self, SrqHandle, Xrcd},
@@ -29,7 +29,6 @@ use linux_rdma::{
             StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
         memory::KernelMemory,
-        no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
         AddressInfo, CqTarget, Device, Driver, Identity, MrChange, QpTarget, SrqTarget, Udata,
@@ -194,9 +193,7 @@ impl Driver for Rrxe {
         Ok(poller)
     }
 
-    fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd> {
-        let is_user = udata.is_some();
-        no_udata(udata)?;
+    fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
         let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
         Ok(charge.of(Pd::new(is_user)))
     }
@@ -315,9 +312,7 @@ impl Driver for Rrxe {
         Ok((charge.of(srq), number))
     }
 
-    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd> {
-        let is_user = udata.is_some();
-        no_udata(udata)?;
+    fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd> {
         let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
         Ok(charge.of(Xrcd(Pd::new(false).id)))
     }
@@ -349,7 +344,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, u32)> {
+    ) -> Result<NewMr> {
         Mr::kernel(device.data(), pd, memory, access)
     }
 
@@ -358,9 +353,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, u32)> {
-        no_udata(udata)?;
+    ) -> Result<NewMr> {
         Mr::user(device, pd, memory, access)
     }
 
@@ -369,9 +362,7 @@ impl Driver for Rrxe {
         mr: &Self::Mr,
         pd: &Self::Pd,
         change: &MrChange,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, u32)>> {
-        no_udata(udata)?;
+    ) -> Result<Option<NewMr>> {
         mr.change(device, pd, change)
     }
 
@@ -379,7 +370,7 @@ impl Driver for Rrxe {
         mr.close()
     }
 
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)> {
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<NewMr> {
         Mr::fast(device.data(), pd, pages)
     }
 
@@ -395,13 +386,7 @@ impl Driver for Rrxe {
         mr.map_end(address, length, page_size)
     }
 
-    fn alloc_mw(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        mw_type: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mw, u32)> {
-        no_udata(udata)?;
+    fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<NewMr> {
         Mr::window(device.data(), pd, mw_type)
     }
 

@@ -8,7 +8,7 @@ use crate::{
     rdma::{
         device::Device,
         object::{errno, Driver, Pd, Xrcd},
-        udata::Udata,
+        udata::{no_udata, Udata},
     },
 };
 use kernel::ffi::c_int;
@@ -23,10 +23,8 @@ impl<D: Driver> Ops<D> {
         // destroys it.
         errno(unsafe {
             Pd::<D>::create(ib, || {
-                D::alloc_pd(
-                    Device::from_raw((*ib).device),
-                    Udata::from_ptr(udata).as_mut(),
-                )
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                D::alloc_pd(Device::from_raw((*ib).device), !udata.is_null())
             })
         })
     }
@@ -49,10 +47,8 @@ impl<D: Driver> Ops<D> {
         // it yet (verbs.c, `ib_alloc_xrcd_user()`). `dealloc_xrcd` destroys it.
         errno(unsafe {
             Xrcd::<D>::create(ib, || {
-                D::alloc_xrcd(
-                    Device::from_raw((*ib).device),
-                    Udata::from_ptr(udata).as_mut(),
-                )
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                D::alloc_xrcd(Device::from_raw((*ib).device), !udata.is_null())
             })
         })
     }
