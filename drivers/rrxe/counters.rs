@@ -15,7 +15,10 @@ use kernel::{
     prelude::*,
     sync::{rcu, Arc},
 };
-use linux_rdma::{rdma::attr::StatName, sync::PerCpuCounters};
+use linux_rdma::{
+    rdma::attr::StatName,
+    sync::{arc_borrow_ref, PerCpuCounters},
+};
 use rrxe_core::{requester::RequesterCounters, responder::ResponderCounters, wire::Operation};
 
 macro_rules! counters {
@@ -193,7 +196,8 @@ impl Qp {
     #[inline(never)]
     fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
         let rcu = rcu::read_lock();
+        let bound = self.counters.get(&rcu).map(arc_borrow_ref);
         // The counters may be unbound meanwhile.
-        count(self.counters.get(&rcu).unwrap_or(&self.device.counters));
+        count(bound.unwrap_or(&self.device.counters));
     }
 }

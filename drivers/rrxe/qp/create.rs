@@ -146,7 +146,7 @@ pub(crate) fn create(
     // From here on, packets find the queue pair.
     match index {
         Some(index) => qps.publish(index, qp.clone())?,
-        None => state.set_gsi(Some(qp.clone()))?,
+        None => state.gsi.set(qp.clone())?,
     }
     reserved.dismiss();
     Ok(QpHandle {
@@ -228,9 +228,7 @@ pub(crate) fn destroy(handle: &QpHandle) {
     Qp::end_stream(qp.as_arc_borrow());
     match handle.index {
         Some(index) => qp.device.tables.qps.withdraw(index),
-        None => {
-            let _ = qp.device.set_gsi(None);
-        }
+        None => drop(qp.device.gsi.take()),
     }
     qp.state.reset();
     // Packets that have looked up the queue pair before find two empty sides from here on.
