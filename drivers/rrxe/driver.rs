@@ -15,7 +15,7 @@ use crate::{
         mr::{Mr, MrHandle, NewMr},
         pd::Pd,
         quota::{Charge, Charged},
-        srq::{self, SrqHandle, Xrcd},
+        srq::{self, SrqHandle},
     },
     Rrxe,
 };
@@ -44,7 +44,8 @@ impl Driver for Rrxe {
     type Cq = Charged<Arc<Cq>>;
     type Qp = Charged<QpHandle>;
     type Srq = Charged<SrqHandle>;
-    type Xrcd = Charged<Xrcd>;
+    /// An identity only, like a protection domain.
+    type Xrcd = Charged<Pd>;
     type Mr = Charged<MrHandle>;
     type Mw = Charged<MrHandle>;
     type Counter = QpCounters;
@@ -117,8 +118,8 @@ impl Driver for Rrxe {
             max_total_mcast_qp_attach: limits::MAX_TOTAL_MCAST_QP_ATTACH as DeviceLimit,
             max_ah: limits::MAX_AH as DeviceLimit,
             max_srq: limits::MAX_SRQ as DeviceLimit,
-            max_srq_wr: limits::MAX_SRQ_WR as DeviceLimit,
-            max_srq_sge: limits::MAX_SRQ_SGE as DeviceLimit,
+            max_srq_wr: limits::MAX_QP_WR as DeviceLimit,
+            max_srq_sge: limits::MAX_SGE as DeviceLimit,
             max_pkeys: limits::PKEY_TABLE_LEN,
             local_ca_ack_delay: limits::LOCAL_ACK_DELAY,
             // Completion timestamps are nanoseconds of CLOCK_MONOTONIC: 64 bits at 10^6 kHz.
@@ -313,8 +314,7 @@ impl Driver for Rrxe {
     }
 
     fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd> {
-        let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
-        Ok(charge.of(Xrcd(Pd::new(false).id)))
+        Self::alloc_pd(device, is_user)
     }
 
     fn modify_srq(

@@ -174,7 +174,7 @@ impl Qp {
         let (consumer, max_sge) = match init.srq {
             Some(handle) => (None, handle.srq.max_sge),
             // The receive may come from any shared receive queue.
-            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SGE),
             None => (Some(Consumer::new(rings.recv)), init.cap.max_recv_sge),
         };
         let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
@@ -198,7 +198,7 @@ impl Qp {
                 send_cq: cq(init.send_cq)?,
                 recv_cq: cq(init.recv_cq)?,
                 srq,
-                xrc_domain: init.xrcd.map(|xrcd| xrcd.0),
+                xrc_domain: init.xrcd.map(|xrcd| xrcd.id),
                 state: State::new(),
                 attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
                 send_work <- SerialWork::new(c"rrxe_qp_send", static_lock_class!()),

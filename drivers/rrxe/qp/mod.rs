@@ -366,7 +366,7 @@ pub(crate) struct PendingCompletions {
 impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::ring::abi::Cqe, qp: &Qp, solicited: bool) {
-        let Some(cq) = srq.cq() else {
+        let Some(cq) = &srq.xrc_cq else {
             return;
         };
         match &self.to {
@@ -392,7 +392,7 @@ impl PendingCompletions {
                 // A failure counts as solicited (IBA 11.4.2.2).
                 self.solicited |= solicited || cqe.status != 0;
             }
-            Err(crate::verbs::cq::Overflow) => self.overflow = true,
+            Err(_) => self.overflow = true,
         }
     }
 

@@ -90,9 +90,6 @@ enum Storage {
     Gone,
 }
 
-/// The completion queue is full: the queue pair must enter the Error state (IBA 10.8).
-pub(crate) struct Overflow;
-
 /// Returns the offset of the entry at a counter in the ring of a user program.
 #[inline]
 fn entry(counter: u32, capacity: u32) -> usize {
@@ -112,17 +109,17 @@ impl CqRing {
         self.producer.wrapping_sub(consumer)
     }
 
-    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
+    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result {
         if self.overflow || self.used() >= self.capacity {
             self.overflow = true;
-            return Err(Overflow);
+            return Err(ENOSPC);
         }
         let slot = (self.producer & self.capacity.wrapping_sub(1)) as usize;
         let next = self.producer.wrapping_add(1);
         match &mut self.storage {
             Storage::User(memory) => {
                 let offset = entry(self.producer, self.capacity);
-                memory.write(offset, cqe).map_err(|_| Overflow)?;
+                memory.write(offset, cqe)?;
                 memory.store_release(RING_PRODUCER, next);
             }
             Storage::Kernel(entries) => {
@@ -360,9 +357,10 @@ impl Cq {
         drop(old);
     }
 
-    /// Adds a completion.
+    /// Adds a completion. On failure, the queue is full, and the queue pair must enter the Error
+    /// state (IBA 10.8).
     #[inline]
-    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
+    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result {
         lock_irqsave(&self.ring).push(cqe, qp)
     }
 

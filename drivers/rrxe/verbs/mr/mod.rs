@@ -279,28 +279,17 @@ impl Mr {
         let (mrs, kind) = (&device.tables.mrs, Kind::Window(mw_type));
         Self::register(mrs, charge, pd.id, None, kind, None)
     }
-
-    /// Invalidates the key, after the accesses in progress have finished.
-    fn end(&self) {
-        let mut key_state = lock_bh(&self.key_state);
-        key_state.valid = false;
-        key_state.ended = true;
-        key_state.bound = None;
-    }
 }
 
 impl MrHandle {
-    /// DEREG_MR, DEALLOC_MW: invalidates the key. Returns `EBUSY` if windows are bound to the
-    /// region (IBA 10.6.7.2.8).
+    /// DEREG_MR, DEALLOC_MW: returns `EBUSY` if windows are bound to the region (IBA 10.6.7.2.8).
+    /// From then on none can be bound, and the handle may be dropped.
     pub(crate) fn close(&self) -> Result {
         match self.mr.windows.cmpxchg(0, CLOSED, Full) {
             // `CLOSED`: reregistration has replaced the region.
-            Ok(_) | Err(CLOSED) => {}
-            Err(_) => return Err(EBUSY),
+            Ok(_) | Err(CLOSED) => Ok(()),
+            Err(_) => Err(EBUSY),
         }
-        self.table.withdraw(self.mr.index);
-        self.mr.end();
-        Ok(())
     }
 
     /// Removes the pages of a fast registration, before new ones are mapped.
@@ -324,9 +313,7 @@ impl MrHandle {
         let pages = key_state.pages.as_mut().ok_or(EINVAL)?;
         pages.finish(address, length, page_size)
     }
-}
 
-impl MrHandle {
     /// REREG_MR (IBA 11.2.8.6). New rights and a new protection domain change the region, which
     /// keeps its keys: returns `None`. New memory makes a new region with new keys, so that no
     /// access by the old keys reaches it; the caller must close this one. On failure the region is
@@ -401,7 +388,12 @@ impl MrHandle {
 impl Drop for MrHandle {
     fn drop(&mut self) {
         self.table.withdraw(self.mr.index);
-        self.mr.end();
+        // Waits for the accesses in progress by the key of a fast registration or a window.
+        let mut key_state = lock_bh(&self.mr.key_state);
+        key_state.valid = false;
+        key_state.ended = true;
+        key_state.bound = None;
+        drop(key_state);
         self.table.release(self.mr.index);
     }
 }
