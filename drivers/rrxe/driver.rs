@@ -72,7 +72,9 @@ impl Driver for Rrxe {
     }
 
     fn dealloc(device: &Arc<DeviceState>) {
-        device.forget();
+        device.release_sockets();
+        drop(device.gsi.take());
+        device.local_queue.close();
     }
 
     fn query_device(device: &Device<Self>) -> DeviceAttr {

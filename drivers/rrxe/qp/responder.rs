@@ -33,7 +33,6 @@ use kernel::{
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
     rdma::{
-        memory::access,
         qp::{QpState, QpType},
         wr::wc,
         QpEvent,
@@ -356,7 +355,8 @@ impl Env<'_> {
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.ctx.qp.xrc_domain.ok_or(Fault::Protection)?;
         let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
-        srq.filter(|srq| srq.xrc_domain == Some(domain)).ok_or(Fault::Protection)
+        srq.filter(|srq| srq.xrc_domain == Some(domain))
+            .ok_or(Fault::Protection)
     }
 
     /// Returns the protection domain that the peer's accesses are checked against. For XRC it is
@@ -565,7 +565,7 @@ impl ResponderEnv for Env<'_> {
             self.ctx.qp.keys(pd),
         );
         let reference = |whole: u32| {
-            let reference = Reference::new(pd, rkey, va, access::REMOTE_READ);
+            let reference = Reference::to_read(pd, rkey, va);
             let pinned = mrs.pinned(rcu, &reference, whole.into());
             pinned.map(|_| reference)
         };

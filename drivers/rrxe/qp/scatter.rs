@@ -61,7 +61,7 @@ impl Segments<'_> {
     /// segment of pinned user memory.
     pub(crate) fn reference(&self, offset: u32, len: u32) -> Option<Reference> {
         let (lkey, addr) = self.single(offset, len)?;
-        let reference = Reference::new(self.pd, lkey, addr, 0);
+        let reference = Reference::local(self.pd, lkey, addr);
         let pinned = self.mrs.pinned(self.rcu, &reference, len.into());
         pinned.map(|_| reference)
     }

@@ -100,13 +100,6 @@ impl DeviceState {
         drop(sockets);
     }
 
-    /// Cleans up after ib_core has released the device.
-    pub(crate) fn forget(&self) {
-        self.release_sockets();
-        drop(self.gsi.take());
-        self.local_queue.close();
-    }
-
     /// Counts packets whose P_Key did not match.
     pub(crate) fn count_bad_pkeys(&self, packets: u32) {
         self.bad_pkeys.add(packets.into(), Relaxed);

@@ -32,13 +32,25 @@ pub(crate) struct Reference {
 
 impl Reference {
     #[inline]
-    pub(crate) fn new(pd: PdId, key: u32, va: u64, required: u32) -> Self {
+    fn new(pd: PdId, key: u32, va: u64, required: u32) -> Self {
         Self {
             pd,
             key,
             va,
             required,
         }
+    }
+
+    /// Returns a reference to bytes of a data segment, to be sent.
+    #[inline]
+    pub(crate) fn local(pd: PdId, lkey: u32, va: u64) -> Self {
+        Self::new(pd, lkey, va, 0)
+    }
+
+    /// Returns a reference to bytes that a READ asks for.
+    #[inline]
+    pub(crate) fn to_read(pd: PdId, rkey: u32, va: u64) -> Self {
+        Self::new(pd, rkey, va, access::REMOTE_READ)
     }
 }
 
