@@ -13,7 +13,7 @@ use core::{
     ptr::{self, NonNull},
 };
 use kernel::{
-    alloc::flags::{__GFP_ZERO, GFP_KERNEL_ACCOUNT},
+    alloc::flags::{GFP_KERNEL_ACCOUNT, __GFP_ZERO},
     page::PAGE_SIZE,
     prelude::*,
     sync::atomic::{Acquire, Atomic, Full, Release},

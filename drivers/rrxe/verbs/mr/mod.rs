@@ -33,6 +33,7 @@ use kernel::{
         atomic::{Atomic, Full, Relaxed, Release},
         Arc, SpinLock,
     },
+    types::ScopeGuard,
 };
 use linux_rdma::{
     errno::not_supported,
@@ -334,19 +335,7 @@ impl MrHandle {
         if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
             return Err(EBUSY);
         }
-        let result = self.change_without_windows(device, pd, change);
-        if !matches!(result, Ok(Some(_))) {
-            self.mr.windows.store(0, Release);
-        }
-        result
-    }
-
-    fn change_without_windows(
-        &self,
-        device: &Device<Rrxe>,
-        pd: &Pd,
-        change: &MrChange,
-    ) -> Result<Option<NewMr>> {
+        let reopen = ScopeGuard::new(|| self.mr.windows.store(0, Release));
         let (Kind::Registered(registered), Some(owner)) = (&self.mr.kind, &self.owner) else {
             return Err(EINVAL);
         };
@@ -355,19 +344,19 @@ impl MrHandle {
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
-        if let Some(memory) = &change.memory {
-            return Mr::user(device, pd, memory, access).map(Some);
-        }
-        if !owner.allows(access) {
-            // The memory must be pinned anew, because the first write to a read-only page may
-            // replace the page.
-            let (start, size) = owner.range();
-            let memory = UserMemory {
-                start,
-                length: size as u64,
-                iova: registered.iova,
-            };
-            return Mr::user(device, pd, &memory, access).map(Some);
+        let (start, size) = owner.range();
+        let same_memory = UserMemory {
+            start,
+            length: size as u64,
+            iova: registered.iova,
+        };
+        // For rights that the pinned pages lack, the same memory must be pinned anew, because the
+        // first write to a read-only page may replace the page.
+        let again = (!owner.allows(access)).then_some(&same_memory);
+        if let Some(memory) = change.memory.as_ref().or(again) {
+            let new = Mr::user(device, pd, memory, access)?;
+            reopen.dismiss();
+            return Ok(Some(new));
         }
         // No access may see the new domain with old rights, or the reverse. So the rights are first
         // reduced to those that both allow: an access that needs only these is not disturbed. After
