@@ -12,10 +12,10 @@ use crate::{
         cq::{Cq, CqHandle},
         device::DeviceState,
         link,
-        mr::{Mr, MrHandle},
+        mr::{Mr, MrHandle, NewMr},
         pd::Pd,
         quota::{Charge, Charged},
-        srq::{self, SrqHandle, Xrcd},
+        srq::{self, SrqHandle},
     },
     Rrxe,
 };
@@ -29,7 +29,6 @@ use linux_rdma::{
             StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
         memory::KernelMemory,
-        no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
         AddressInfo, CqTarget, Device, Driver, MrChange, QpTarget, SrqTarget, Udata, UserMemory,
@@ -45,7 +44,8 @@ impl Driver for Rrxe {
     type Cq = Charged<CqHandle>;
     type Qp = Charged<QpHandle>;
     type Srq = Charged<SrqHandle>;
-    type Xrcd = Charged<Xrcd>;
+    /// An identity only, like a protection domain.
+    type Xrcd = Charged<Pd>;
     type Mr = Charged<MrHandle>;
     type Mw = Charged<MrHandle>;
     type Counter = QpCounters;
@@ -70,7 +70,9 @@ impl Driver for Rrxe {
     }
 
     fn dealloc(device: &Arc<DeviceState>) {
-        device.forget();
+        device.release_sockets();
+        drop(device.gsi.take());
+        device.local_queue.close();
     }
 
     fn query_device(device: &Device<Self>) -> DeviceAttr {
@@ -116,8 +118,8 @@ impl Driver for Rrxe {
             max_total_mcast_qp_attach: limits::MAX_TOTAL_MCAST_QP_ATTACH as DeviceLimit,
             max_ah: limits::MAX_AH as DeviceLimit,
             max_srq: limits::MAX_SRQ as DeviceLimit,
-            max_srq_wr: limits::MAX_SRQ_WR as DeviceLimit,
-            max_srq_sge: limits::MAX_SRQ_SGE as DeviceLimit,
+            max_srq_wr: limits::MAX_QP_WR as DeviceLimit,
+            max_srq_sge: limits::MAX_SGE as DeviceLimit,
             max_pkeys: limits::PKEY_TABLE_LEN,
             local_ca_ack_delay: limits::LOCAL_ACK_DELAY,
             // Completion timestamps are nanoseconds of CLOCK_MONOTONIC: 64 bits at 10^6 kHz.
@@ -152,7 +154,9 @@ impl Driver for Rrxe {
     }
 
     fn port_stats(device: &Device<Self>, values: &mut [u64]) {
-        device.data().counters.read(values);
+        for (stat, value) in values.iter_mut().enumerate() {
+            *value = device.data().counters.value(stat);
+        }
     }
 
     fn create_counter(device: &Device<Self>) -> Result<(QpCounters, u32)> {
@@ -160,11 +164,11 @@ impl Driver for Rrxe {
     }
 
     fn destroy_counter(device: &Device<Self>, counter: &QpCounters) {
-        counter.destroy(device.data());
+        device.data().counter_numbers.free(counter.number);
     }
 
     fn bind_counter(counter: &QpCounters, qp: &Self::Qp) -> Result {
-        counter.bind(&qp.qp)
+        qp.qp.counters.set(counter.counters.clone())
     }
 
     fn unbind_counter(qp: &Self::Qp) {
@@ -173,7 +177,7 @@ impl Driver for Rrxe {
     }
 
     fn counter_value(counter: &QpCounters, stat: usize) -> u64 {
-        counter.value(stat)
+        counter.counters.value(stat)
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
@@ -190,9 +194,7 @@ impl Driver for Rrxe {
         Ok(poller)
     }
 
-    fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd> {
-        let is_user = udata.is_some();
-        no_udata(udata)?;
+    fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
         let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
         Ok(charge.of(Pd::new(is_user)))
     }
@@ -244,7 +246,7 @@ impl Driver for Rrxe {
     }
 
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
-        Cq::arm(&cq.0, solicited_only) && report_missed
+        cq.0.arm(solicited_only) && report_missed
     }
 
     fn create_qp(
@@ -274,13 +276,11 @@ impl Driver for Rrxe {
     }
 
     fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&qp.qp.device.multicast, &qp.qp.device.netdev);
-        groups.attach(netdev, gid, &qp.qp, qp.payer())
+        qp.qp.device.attach_mcast(gid, &qp.qp, qp.charge.payer)
     }
 
     fn detach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&qp.qp.device.multicast, &qp.qp.device.netdev);
-        groups.detach(netdev, gid, &qp.qp, qp.payer())
+        qp.qp.device.detach_mcast(gid, &qp.qp, qp.charge.payer)
     }
 
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {
@@ -305,11 +305,8 @@ impl Driver for Rrxe {
         Ok((charge.of(srq), number))
     }
 
-    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd> {
-        let is_user = udata.is_some();
-        no_udata(udata)?;
-        let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
-        Ok(charge.of(Xrcd(Pd::new(false).id)))
+    fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd> {
+        Self::alloc_pd(device, is_user)
     }
 
     fn modify_srq(
@@ -335,7 +332,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, u32)> {
+    ) -> Result<NewMr> {
         Mr::kernel(device.data(), pd, memory, access)
     }
 
@@ -344,9 +341,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, u32)> {
-        no_udata(udata)?;
+    ) -> Result<NewMr> {
         Mr::user(device, pd, memory, access)
     }
 
@@ -355,9 +350,7 @@ impl Driver for Rrxe {
         mr: &Self::Mr,
         pd: &Self::Pd,
         change: &MrChange,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, u32)>> {
-        no_udata(udata)?;
+    ) -> Result<Option<NewMr>> {
         mr.change(device, pd, change)
     }
 
@@ -365,7 +358,7 @@ impl Driver for Rrxe {
         mr.close()
     }
 
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)> {
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<NewMr> {
         Mr::fast(device.data(), pd, pages)
     }
 
@@ -381,13 +374,7 @@ impl Driver for Rrxe {
         mr.map_end(address, length, page_size)
     }
 
-    fn alloc_mw(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        mw_type: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mw, u32)> {
-        no_udata(udata)?;
+    fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<NewMr> {
         Mr::window(device.data(), pd, mw_type)
     }
 

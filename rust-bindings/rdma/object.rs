@@ -244,8 +244,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Creates the driver's data for a process that opens the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
 
-    /// Creates a protection domain.
-    fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd>;
+    /// Creates a protection domain of a user program or a kernel consumer.
+    fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd>;
 
     /// Creates an address handle. Must not sleep if `may_sleep` is false.
     fn create_ah(
@@ -308,8 +308,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// hard interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result;
 
-    /// Creates an XRC domain.
-    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd>;
+    /// Creates an XRC domain of a user program or a kernel consumer.
+    fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd>;
 
     /// Creates a shared receive queue and returns it with its number, which only a queue for XRC
     /// has. Updates `attr` to the granted values; the limit is ignored.
@@ -350,7 +350,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
-        udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Mr, u32)>;
     /// Changes a region of user memory, and moves it to the protection domain `pd`. Returns `None`
     /// if the region keeps its keys. Otherwise returns a region that replaces it, and ib_core then
@@ -360,7 +359,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
         mr: &Self::Mr,
         pd: &Self::Pd,
         change: &MrChange,
-        udata: Option<&mut Udata<'_>>,
     ) -> Result<Option<(Self::Mr, u32)>>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
@@ -374,12 +372,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn map_mr_end(mr: &Self::Mr, address: u64, length: u64, page_size: u32) -> Result;
 
     /// Allocates a memory window of type 1 or 2. Returns it with its key.
-    fn alloc_mw(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        mw_type: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mw, u32)>;
+    fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<(Self::Mw, u32)>;
     /// Deallocates a memory window, bound or not.
     fn dealloc_mw(mw: &Self::Mw) -> Result;
 }

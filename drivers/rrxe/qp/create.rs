@@ -151,7 +151,7 @@ pub(crate) fn create(
     // From here on, packets find the queue pair.
     match index {
         Some(index) => qps.publish(index, qp.clone())?,
-        None => state.set_gsi(Some(qp.clone()))?,
+        None => state.gsi.set(qp.clone())?,
     }
     reserved.dismiss();
     Ok(QpHandle {
@@ -179,7 +179,7 @@ impl Qp {
         let (consumer, max_sge) = match init.srq {
             Some(handle) => (None, handle.srq.max_sge),
             // The receive may come from any shared receive queue.
-            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SGE),
             None => (Some(Consumer::new(rings.recv)), init.cap.max_recv_sge),
         };
         let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
@@ -203,7 +203,7 @@ impl Qp {
                 send_cq: cq(init.send_cq)?,
                 recv_cq: cq(init.recv_cq)?,
                 srq,
-                xrc_domain: init.xrcd.map(|xrcd| xrcd.0),
+                xrc_domain: init.xrcd.map(|xrcd| xrcd.id),
                 state: State::new(),
                 attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
                 send_work <- SerialWork::new(c"rrxe_qp_send", static_lock_class!()),
@@ -235,9 +235,7 @@ impl Drop for QpHandle {
         Qp::end_stream(qp.as_arc_borrow());
         match self.index {
             Some(index) => qp.device.tables.qps.withdraw(index),
-            None => {
-                let _ = qp.device.set_gsi(None);
-            }
+            None => drop(qp.device.gsi.take()),
         }
         qp.state.reset();
         // Packets that have looked up the queue pair before find two empty sides from here on.

@@ -366,16 +366,16 @@ pub(crate) struct PendingCompletions {
 impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &crate::ring::abi::Cqe, qp: &Qp, solicited: bool) {
-        let Some(cq) = srq.cq() else {
+        let Some(cq) = &srq.xrc_cq else {
             return;
         };
         match &self.to {
             Some(other) if !Arc::ptr_eq(other, cq) => {
                 // Packets of one batch rarely complete to several queues. `report` notifies the
                 // first queue, a softirq the others.
-                let result = cq.push(cqe, qp.identity);
-                self.overflow_elsewhere |= result.is_err();
-                Cq::report_later(cq, &result, solicited || cqe.status != 0);
+                let lost = cq.push(cqe, qp.identity).is_err();
+                self.overflow_elsewhere |= lost;
+                Cq::report(cq, lost, solicited || cqe.status != 0, true);
             }
             _ => {
                 self.to = Some(cq.clone());
@@ -392,7 +392,7 @@ impl PendingCompletions {
                 // A failure counts as solicited (IBA 11.4.2.2).
                 self.solicited |= solicited || cqe.status != 0;
             }
-            Err(crate::verbs::cq::Overflow) => self.overflow = true,
+            Err(_) => self.overflow = true,
         }
     }
 
@@ -401,10 +401,10 @@ impl PendingCompletions {
     fn report(self, cq: &Arc<Cq>) -> bool {
         let cq = self.to.as_ref().unwrap_or(cq);
         if self.pushed {
-            Cq::notify(cq, self.solicited);
+            Cq::report(cq, false, self.solicited, false);
         }
         if self.overflow {
-            Cq::report_overflow(cq);
+            Cq::report(cq, true, false, false);
         }
         self.overflow || self.overflow_elsewhere
     }

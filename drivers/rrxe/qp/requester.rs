@@ -25,7 +25,7 @@ use crate::{
     verbs::{
         cq::Cq,
         device::DeviceState,
-        mr::{Bind, FastRegister, Reference},
+        mr::{NewKey, Reference},
     },
 };
 use kernel::{
@@ -35,7 +35,7 @@ use kernel::{
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
     rdma::qp::{QpCap, QpState},
-    sync::smp_mb,
+    sync::{arc_borrow_ref, smp_mb},
     time::monotonic_ns,
 };
 use rrxe_core::{
@@ -554,7 +554,7 @@ impl RequesterEnv for Env<'_> {
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         if !work.ctx.qp.qp_type.is_connected() {
             let handles = &work.ctx.qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, work.ctx.rcu);
+            let ah = handles.get(slot.local.ah, work.ctx.rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == work.ctx.qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info.udp_source_port(work.ctx.qp.number, 0);
@@ -627,27 +627,17 @@ impl RequesterEnv for Env<'_> {
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         let EventCtx { qp, rcu, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
+        let new_key = NewKey {
+            key: slot.rkey_or_qkey,
+            lkey: slot.remote_qpn,
+            address: slot.remote_addr,
+            length: slot.compare_add,
+            access: slot.swap,
+        };
         match slot.op {
             SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
-            SendOp::BindMw => {
-                let to = Bind {
-                    rkey: slot.rkey_or_qkey,
-                    lkey: slot.remote_qpn,
-                    address: slot.remote_addr,
-                    length: slot.compare_add,
-                    access: slot.swap,
-                };
-                mrs.bind(rcu, by, to)
-            }
-            SendOp::RegMr => {
-                let to = FastRegister {
-                    key: slot.rkey_or_qkey,
-                    iova: slot.remote_addr,
-                    length: slot.compare_add,
-                    access: slot.swap,
-                };
-                mrs.fast_register(rcu, by, to)
-            }
+            SendOp::BindMw => mrs.bind(rcu, by, &new_key),
+            SendOp::RegMr => mrs.fast_register(rcu, by, &new_key),
             _ => Err(Fault::Malformed),
         }
     }

@@ -355,7 +355,8 @@ impl Env<'_> {
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.ctx.qp.xrc_domain.ok_or(Fault::Protection)?;
         let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
-        srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
+        srq.filter(|srq| srq.xrc_domain == Some(domain))
+            .ok_or(Fault::Protection)
     }
 
     /// Returns the protection domain that the peer's accesses are checked against. For XRC it is

@@ -353,7 +353,8 @@ impl Receiver {
             }
             (false, GSI) => {
                 batch.finish();
-                if let Some(qp) = Self::device(dev, skb, rcu).and_then(|d| d.data().gsi()) {
+                let device = Self::device(dev, skb, rcu);
+                if let Some(qp) = device.and_then(|d| d.data().gsi.get(rcu).map(Arc::from)) {
                     deliver(&qp);
                 }
             }

@@ -16,7 +16,7 @@ use kernel::{
     alloc::flags::{GFP_KERNEL_ACCOUNT, __GFP_ZERO},
     page::PAGE_SIZE,
     prelude::*,
-    sync::atomic::{Acquire, Atomic, Full, Relaxed, Release},
+    sync::atomic::{Acquire, Atomic, Full, Release},
     transmute::{AsBytes, FromBytes},
 };
 
@@ -142,12 +142,6 @@ impl SharedMemory {
     #[inline]
     pub fn load_acquire(&self, offset: usize) -> u32 {
         self.word(offset).map_or(0, |w| w.load(Acquire))
-    }
-
-    /// Reads a word without ordering. Returns 0 if the word is not inside the memory.
-    #[inline]
-    pub fn load_relaxed(&self, offset: usize) -> u32 {
-        self.word(offset).map_or(0, |w| w.load(Relaxed))
     }
 
     /// Writes a word with release ordering: a reader of the word sees all earlier writes.

@@ -9,7 +9,7 @@ use crate::{
         device::Device,
         memory::{access, KernelMemory},
         object::{errno, Driver, Mr, MrChange, Mw, Pd, UserMemory},
-        udata::Udata,
+        udata::{no_udata, Udata},
     },
 };
 use core::ptr;
@@ -84,18 +84,14 @@ impl<D: Driver> Ops<D> {
         // `udata` is that of the command.
         unsafe {
             Self::new_mr(pd, |device, pd| {
-                D::reg_user_mr(
-                    device,
-                    pd,
-                    &UserMemory {
-                        start,
-                        length,
-                        iova,
-                    },
-                    access_flags as u32 & !access::OPTIONAL,
-                    Udata::from_ptr(udata).as_mut(),
-                )
-                .map(Some)
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                let memory = UserMemory {
+                    start,
+                    length,
+                    iova,
+                };
+                let access = access_flags as u32 & !access::OPTIONAL;
+                D::reg_user_mr(device, pd, &memory, access).map(Some)
             })
         }
     }
@@ -125,8 +121,8 @@ impl<D: Driver> Ops<D> {
         // command. This function owns a new region until it is returned.
         unsafe {
             let new = Self::new_mr(pd, |device, pd| {
-                let mut udata = Udata::from_ptr(udata);
-                D::rereg_user_mr(device, Mr::<D>::data(mr), pd, &change, udata.as_mut())
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                D::rereg_user_mr(device, Mr::<D>::data(mr), pd, &change)
             });
             // ib_core sets these fields if the region stays, but not in a region that replaces it
             // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
@@ -207,12 +203,9 @@ impl<D: Driver> Ops<D> {
         // `ib_uverbs_alloc_mw()`).
         errno(unsafe {
             Mw::<D>::create(ib, || {
-                let (data, rkey) = D::alloc_mw(
-                    Device::from_raw((*ib).device),
-                    Pd::<D>::data((*ib).pd),
-                    (*ib).type_,
-                    Udata::from_ptr(udata).as_mut(),
-                )?;
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                let (device, pd) = (Device::from_raw((*ib).device), Pd::<D>::data((*ib).pd));
+                let (data, rkey) = D::alloc_mw(device, pd, (*ib).type_)?;
                 (*ib).rkey = rkey;
                 Ok(data)
             })

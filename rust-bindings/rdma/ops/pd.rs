@@ -9,7 +9,7 @@ use crate::{
         address::AddressInfo,
         device::Device,
         object::{errno, Ah, Driver, Pd, Xrcd},
-        udata::Udata,
+        udata::{no_udata, Udata},
     },
 };
 use kernel::ffi::c_int;
@@ -23,7 +23,10 @@ impl<D: Driver> Ops<D> {
         // uverbs_cmd.c, `ib_uverbs_alloc_pd()`).
         errno(unsafe {
             let device = Device::from_raw((*ib).device);
-            Pd::<D>::create(ib, || D::alloc_pd(device, Udata::from_ptr(udata).as_mut()))
+            Pd::<D>::create(ib, || {
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                D::alloc_pd(device, !udata.is_null())
+            })
         })
     }
 
@@ -35,7 +38,8 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             let device = Device::from_raw((*ib).device);
             Xrcd::<D>::create(ib, || {
-                D::alloc_xrcd(device, Udata::from_ptr(udata).as_mut())
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                D::alloc_xrcd(device, !udata.is_null())
             })
         })
     }

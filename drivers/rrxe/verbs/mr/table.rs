@@ -26,7 +26,7 @@ pub(crate) struct Reference {
     pub(super) pd: PdId,
     pub(super) key: u32,
     pub(super) va: u64,
-    /// Required rights.
+    /// Required rights: `IB_ACCESS_*` flags, none for reading one's own memory.
     pub(super) required: u32,
 }
 
@@ -105,7 +105,7 @@ impl MrTable {
         let (va, required) = (reference.va, reference.required);
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         let state = lock_bh(&mr.key_state);
-        if mr.pd.get() != reference.pd
+        if !mr.is_in(reference.pd)
             || !state.valid
             || state.key != reference.key
             || state.access & required != required
