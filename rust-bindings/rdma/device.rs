@@ -20,8 +20,7 @@ pub(super) const PORT: u32 = 1;
 ///
 /// # Invariants
 ///
-/// [`UnregisteredDevice::new`] allocates it, so `data` is initialized. The `dealloc_driver`
-/// operation drops `data`.
+/// [`register`] allocates it with its data, which the `dealloc_driver` operation drops.
 #[repr(C)]
 pub struct Device<D: Driver> {
     ib: UnsafeCell<raw::ib_device>,
