@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Wrappers for C constructs that Rust cannot use: static inline functions, macros, and fields of
- * structs without a Rust type. One line each, without branches, loops or logic.
+ * structs without a Rust type. One line each, without branches, loops or logic. Sorted
+ * alphabetically in each section.
  *
  * If the kernel has CONFIG_RUST_INLINE_HELPERS, this file is compiled to bitcode and linked into
  * each Rust object, so that its functions are inlined into their Rust callers. Otherwise it is an
@@ -62,45 +63,114 @@ SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name)
 	return alloc_workqueue("%s", WQ_UNBOUND, 0, name);
 }
 
-SHIM void shim_cond_resched(void) { cond_resched_tasks_rcu_qs(); }
-SHIM bool shim_cpu_possible(unsigned int cpu) { return cpu_possible(cpu); }
-SHIM void shim_ida_init(struct ida *ida) { ida_init(ida); }
-SHIM bool shim_irqs_disabled(void) { return irqs_disabled(); }
-SHIM void shim_local_bh_disable(void) { local_bh_disable(); }
-SHIM void shim_local_bh_enable(void) { local_bh_enable(); }
-SHIM void shim_local_irq_restore(unsigned long flags) { local_irq_restore(flags); }
+SHIM void shim_cond_resched(void)
+{
+	cond_resched_tasks_rcu_qs();
+}
+
+SHIM bool shim_cpu_possible(unsigned int cpu)
+{
+	return cpu_possible(cpu);
+}
+
+SHIM void shim_ida_init(struct ida *ida)
+{
+	ida_init(ida);
+}
+
+SHIM bool shim_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
+SHIM void shim_local_bh_disable(void)
+{
+	local_bh_disable();
+}
+
+SHIM void shim_local_bh_enable(void)
+{
+	local_bh_enable();
+}
+
+SHIM void shim_local_irq_restore(unsigned long flags)
+{
+	local_irq_restore(flags);
+}
 
 SHIM unsigned long shim_local_irq_save(void)
 {
 	unsigned long flags; local_irq_save(flags); return flags;
 }
 
-SHIM unsigned int shim_num_possible_cpus(void) { return num_possible_cpus(); }
+SHIM unsigned int shim_num_possible_cpus(void)
+{
+	return num_possible_cpus();
+}
 
 SHIM void *shim_per_cpu_ptr(void __percpu *memory, unsigned int cpu)
 {
 	return per_cpu_ptr(memory, cpu);
 }
 
-SHIM void *shim_this_cpu_ptr(void __percpu *memory) { return this_cpu_ptr(memory); }
-SHIM bool shim_in_softirq_level(void) { return softirq_count() && !in_hardirq() && !in_nmi(); }
-SHIM void shim_set_current_running(void) { __set_current_state(TASK_RUNNING); }
-SHIM void shim_set_notify_signal(void) { set_thread_flag(TIF_NOTIFY_SIGNAL); }
-SHIM void shim_synchronize_rcu_tasks(void) { synchronize_rcu_tasks(); }
-SHIM bool shim_take_notify_resume(void) { return test_and_clear_thread_flag(TIF_NOTIFY_RESUME); }
-SHIM u64 shim_this_cpu_read_u64(const u64 __percpu *counter) { return this_cpu_read(*counter); }
-SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n) { this_cpu_add(*counter, n); }
+SHIM void *shim_this_cpu_ptr(void __percpu *memory)
+{
+	return this_cpu_ptr(memory);
+}
+
+SHIM bool shim_in_softirq_level(void)
+{
+	return softirq_count() && !in_hardirq() && !in_nmi();
+}
+
+SHIM void shim_set_current_running(void)
+{
+	__set_current_state(TASK_RUNNING);
+}
+
+SHIM void shim_set_notify_signal(void)
+{
+	set_thread_flag(TIF_NOTIFY_SIGNAL);
+}
+
+SHIM u64 shim_this_cpu_read_u64(const u64 __percpu *counter)
+{
+	return this_cpu_read(*counter);
+}
+
+SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
+{
+	this_cpu_add(*counter, n);
+}
 
 #ifdef CONFIG_X86
-SHIM bool shim_boot_cpu_has(unsigned int feature) { return boot_cpu_has(feature); }
-SHIM void shim_kernel_fpu_begin(void) { kernel_fpu_begin(); }
+SHIM bool shim_boot_cpu_has(unsigned int feature)
+{
+	return boot_cpu_has(feature);
+}
+
+SHIM void shim_kernel_fpu_begin(void)
+{
+	kernel_fpu_begin();
+}
 #endif
 
 /* struct net, struct net_device. */
 
-SHIM void shim_dev_hold(struct net_device *dev) { dev_hold(dev); }
-SHIM struct net *shim_dev_net_rcu(const struct net_device *dev) { return dev_net_rcu(dev); }
-SHIM void shim_dev_put(struct net_device *dev) { dev_put(dev); }
+SHIM void shim_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+SHIM struct net *shim_dev_net_rcu(const struct net_device *dev)
+{
+	return dev_net_rcu(dev);
+}
+
+SHIM void shim_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
 
 SHIM struct in_device *shim___in_dev_get_rtnl(const struct net_device *dev)
 {
@@ -112,31 +182,90 @@ SHIM void shim_ip_mc_dec_group(struct in_device *in_dev, __be32 group)
 	ip_mc_dec_group(in_dev, group);
 }
 
-SHIM bool shim_is_vlan_dev(const struct net_device *dev) { return is_vlan_dev(dev); }
-SHIM struct net *shim_maybe_get_net(struct net *net) { return maybe_get_net(net); }
-SHIM void shim_put_net(struct net *net) { put_net(net); }
-SHIM u64 shim_net_cookie(const struct net *net) { return net->net_cookie; }
-SHIM struct user_namespace *shim_net_user_ns(const struct net *net) { return net->user_ns; }
-SHIM const unsigned char *shim_netdev_addr(const struct net_device *dev) { return dev->dev_addr; }
+SHIM bool shim_is_vlan_dev(const struct net_device *dev)
+{
+	return is_vlan_dev(dev);
+}
+
+SHIM void shim_synchronize_rcu_tasks(void)
+{
+	synchronize_rcu_tasks();
+}
+
+SHIM bool shim_take_notify_resume(void)
+{
+	return test_and_clear_thread_flag(TIF_NOTIFY_RESUME);
+}
+
+SHIM struct net *shim_maybe_get_net(struct net *net)
+{
+	return maybe_get_net(net);
+}
+
+SHIM void shim_put_net(struct net *net)
+{
+	put_net(net);
+}
+
+SHIM u64 shim_net_cookie(const struct net *net)
+{
+	return net->net_cookie;
+}
+
+SHIM struct user_namespace *shim_net_user_ns(const struct net *net)
+{
+	return net->user_ns;
+}
+
+SHIM const unsigned char *shim_netdev_addr(const struct net_device *dev)
+{
+	return dev->dev_addr;
+}
 
 SHIM bool shim_netdev_has_queue(struct net_device *dev)
 {
 	return rcu_dereference_all(netdev_get_tx_queue(dev, 0)->qdisc)->enqueue;
 }
 
-SHIM unsigned int shim_netdev_flags(const struct net_device *dev) { return READ_ONCE(dev->flags); }
-SHIM int shim_netdev_ifindex(const struct net_device *dev) { return READ_ONCE(dev->ifindex); }
-SHIM unsigned int shim_netdev_mtu(const struct net_device *dev) { return READ_ONCE(dev->mtu); }
-SHIM const char *shim_netdev_name(const struct net_device *dev) { return dev->name; }
+SHIM unsigned int shim_netdev_flags(const struct net_device *dev)
+{
+	return READ_ONCE(dev->flags);
+}
+
+SHIM int shim_netdev_ifindex(const struct net_device *dev)
+{
+	return READ_ONCE(dev->ifindex);
+}
+
+SHIM unsigned int shim_netdev_mtu(const struct net_device *dev)
+{
+	return READ_ONCE(dev->mtu);
+}
+
+SHIM const char *shim_netdev_name(const struct net_device *dev)
+{
+	return dev->name;
+}
 
 SHIM struct net_device *shim_netdev_notifier_dev(void *info)
 {
 	return netdev_notifier_info_to_dev(info);
 }
 
-SHIM int shim_dql_avail(const struct dql *dql) { return dql_avail(dql); }
-SHIM void shim_dql_init(struct dql *dql) { dql_init(dql, HZ); }
-SHIM void shim_dql_queued(struct dql *dql, unsigned int count) { dql_queued(dql, count); }
+SHIM int shim_dql_avail(const struct dql *dql)
+{
+	return dql_avail(dql);
+}
+
+SHIM void shim_dql_init(struct dql *dql)
+{
+	dql_init(dql, HZ);
+}
+
+SHIM void shim_dql_queued(struct dql *dql, unsigned int count)
+{
+	dql_queued(dql, count);
+}
 
 typedef struct net_device *(*shim_peer_op)(struct net_device *dev);
 
@@ -145,12 +274,14 @@ SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
 	return dev->netdev_ops->ndo_get_peer_dev;
 }
 
-SHIM unsigned short shim_netdev_type(const struct net_device *dev) { return dev->type; }
+SHIM unsigned short shim_netdev_type(const struct net_device *dev)
+{
+	return dev->type;
+}
 
 SHIM bool shim_netdev_can_segment_udp(const struct net_device *dev)
 {
-	return !(~dev->features & (NETIF_F_GSO_UDP_L4 | NETIF_F_GSO_UDP_TUNNEL | NETIF_F_SG |
-				   NETIF_F_HW_CSUM));
+	return !(~dev->features & (NETIF_F_GSO_UDP_L4 | NETIF_F_GSO_UDP_TUNNEL | NETIF_F_SG | NETIF_F_HW_CSUM));
 }
 
 SHIM unsigned int shim_netdev_gso_max_size(const struct net_device *dev)
@@ -168,9 +299,20 @@ SHIM const struct rtnl_link_ops *shim_netdev_link_ops(const struct net_device *d
 	return dev->rtnl_link_ops;
 }
 
-SHIM const char *shim_link_ops_kind(const struct rtnl_link_ops *ops) { return ops->kind; }
-SHIM bool shim_netif_oper_up(const struct net_device *dev) { return netif_oper_up(dev); }
-SHIM u16 shim_vlan_dev_vlan_id(const struct net_device *dev) { return vlan_dev_vlan_id(dev); }
+SHIM const char *shim_link_ops_kind(const struct rtnl_link_ops *ops)
+{
+	return ops->kind;
+}
+
+SHIM bool shim_netif_oper_up(const struct net_device *dev)
+{
+	return netif_oper_up(dev);
+}
+
+SHIM u16 shim_vlan_dev_vlan_id(const struct net_device *dev)
+{
+	return vlan_dev_vlan_id(dev);
+}
 
 /* Routes. */
 
@@ -179,9 +321,20 @@ SHIM struct dst_entry *shim_dst_check(struct dst_entry *dst, u32 cookie)
 	return dst_check(dst, cookie);
 }
 
-SHIM void shim_dst_hold(struct dst_entry *dst) { dst_hold(dst); }
-SHIM struct net_device *shim_dst_dev_rcu(const struct dst_entry *dst) { return dst_dev_rcu(dst); }
-SHIM int shim_dst_error(const struct dst_entry *dst) { return dst->error; }
+SHIM void shim_dst_hold(struct dst_entry *dst)
+{
+	dst_hold(dst);
+}
+
+SHIM struct net_device *shim_dst_dev_rcu(const struct dst_entry *dst)
+{
+	return dst_dev_rcu(dst);
+}
+
+SHIM int shim_dst_error(const struct dst_entry *dst)
+{
+	return dst->error;
+}
 
 SHIM void shim_flowi4_init(struct flowi4 *fl4, int oif, u32 mark, u8 tos, __be32 saddr,
 			   __be32 daddr, __be16 sport, __be16 dport)
@@ -190,35 +343,62 @@ SHIM void shim_flowi4_init(struct flowi4 *fl4, int oif, u32 mark, u8 tos, __be32
 			   dport, sport, GLOBAL_ROOT_UID);
 }
 
-SHIM __be32 shim_ip6_make_flowinfo(unsigned int tclass) { return ip6_make_flowinfo(tclass, 0); }
+SHIM __be32 shim_ip6_make_flowinfo(unsigned int tclass)
+{
+	return ip6_make_flowinfo(tclass, 0);
+}
 
 SHIM unsigned int shim_ll_reserved_space(const struct net_device *dev)
 {
 	return LL_RESERVED_SPACE(dev);
 }
 
-SHIM u32 shim_rt6_get_cookie(struct dst_entry *dst) { return rt6_get_cookie(dst_rt6_info(dst)); }
-SHIM struct dst_entry *shim_rtable_dst(struct rtable *rt) { return &rt->dst; }
+SHIM u32 shim_rt6_get_cookie(struct dst_entry *dst)
+{
+	return rt6_get_cookie(dst_rt6_info(dst));
+}
+
+SHIM struct dst_entry *shim_rtable_dst(struct rtable *rt)
+{
+	return &rt->dst;
+}
 
 /* Socket buffers. */
 
-SHIM unsigned int shim_skb_head_align(unsigned int size) { return SKB_HEAD_ALIGN(size); }
+SHIM unsigned int shim_skb_head_align(unsigned int size)
+{
+	return SKB_HEAD_ALIGN(size);
+}
 
 SHIM bool shim_skb_is_of_this_cpu(const struct sk_buff *skb)
 {
 	return skb->alloc_cpu == raw_smp_processor_id();
 }
 
-SHIM struct sk_buff *shim_alloc_skb(unsigned int size, gfp_t gfp) { return alloc_skb(size, gfp); }
+SHIM struct sk_buff *shim_alloc_skb(unsigned int size, gfp_t gfp)
+{
+	return alloc_skb(size, gfp);
+}
 
 SHIM const unsigned char *shim_eth_source(const struct sk_buff *skb)
 {
 	return eth_hdr(skb)->h_source;
 }
 
-SHIM unsigned int shim_skb_headlen(const struct sk_buff *skb) { return skb_headlen(skb); }
-SHIM unsigned int shim_skb_headroom(const struct sk_buff *skb) { return skb_headroom(skb); }
-SHIM int shim_skb_tailroom(const struct sk_buff *skb) { return skb_tailroom(skb); }
+SHIM unsigned int shim_skb_headlen(const struct sk_buff *skb)
+{
+	return skb_headlen(skb);
+}
+
+SHIM unsigned int shim_skb_headroom(const struct sk_buff *skb)
+{
+	return skb_headroom(skb);
+}
+
+SHIM int shim_skb_tailroom(const struct sk_buff *skb)
+{
+	return skb_tailroom(skb);
+}
 
 SHIM unsigned char *shim_skb_network_header(const struct sk_buff *skb)
 {
@@ -235,35 +415,75 @@ SHIM bool shim_skb_has_eth_header(const struct sk_buff *skb)
 	return skb_mac_header_was_set(skb) && skb_mac_header_len(skb) >= ETH_HLEN;
 }
 
-SHIM __be16 shim_skb_protocol(const struct sk_buff *skb) { return skb->protocol; }
-SHIM struct net_device *shim_skb_dev(const struct sk_buff *skb) { return skb->dev; }
-SHIM void *shim___skb_pull(struct sk_buff *skb, unsigned int len) { return __skb_pull(skb, len); }
-SHIM void *shim___skb_push(struct sk_buff *skb, unsigned int len) { return __skb_push(skb, len); }
-SHIM void *shim___skb_put(struct sk_buff *skb, unsigned int len) { return __skb_put(skb, len); }
-SHIM void shim_skb_reserve(struct sk_buff *skb, int len) { skb_reserve(skb, len); }
-SHIM void shim_skb_reset_network_header(struct sk_buff *skb) { skb_reset_network_header(skb); }
-SHIM void shim_skb_reset_transport_header(struct sk_buff *skb) { skb_reset_transport_header(skb); }
+SHIM __be16 shim_skb_protocol(const struct sk_buff *skb)
+{
+	return skb->protocol;
+}
+
+SHIM struct net_device *shim_skb_dev(const struct sk_buff *skb)
+{
+	return skb->dev;
+}
+
+SHIM void *shim___skb_pull(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_pull(skb, len);
+}
+
+SHIM void *shim___skb_push(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_push(skb, len);
+}
+
+SHIM void *shim___skb_put(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_put(skb, len);
+}
+
+SHIM void shim_skb_reserve(struct sk_buff *skb, int len)
+{
+	skb_reserve(skb, len);
+}
+
+SHIM void shim_skb_reset_network_header(struct sk_buff *skb)
+{
+	skb_reset_network_header(skb);
+}
+
+SHIM void shim_skb_reset_transport_header(struct sk_buff *skb)
+{
+	skb_reset_transport_header(skb);
+}
 
 SHIM void shim_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
 	skb_dst_set(skb, dst_clone(dst));
 }
 
-SHIM u32 shim_skb_dst_mtu(const struct sk_buff *skb) { return dst_mtu(skb_dst(skb)); }
+SHIM u32 shim_skb_dst_mtu(const struct sk_buff *skb)
+{
+	return dst_mtu(skb_dst(skb));
+}
 
 SHIM struct net *shim_skb_dst_dev_net_rcu(const struct sk_buff *skb)
 {
 	return skb_dst_dev_net_rcu(skb);
 }
 
-SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol) { skb->protocol = protocol; }
+SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
+{
+	skb->protocol = protocol;
+}
 
 SHIM void *shim_alloc_block(gfp_t gfp, unsigned int order)
 {
 	return (void *)__get_free_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
 }
 
-SHIM int shim_page_ref_count(const void *block) { return page_ref_count(virt_to_page(block)); }
+SHIM int shim_page_ref_count(const void *block)
+{
+	return page_ref_count(virt_to_page(block));
+}
 
 SHIM bool shim_dev_page_is_reusable(const void *block)
 {
@@ -275,21 +495,55 @@ SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
 	skb_frag_size_add(&skb_shinfo(skb)->frags[i], size);
 }
 
-SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb) { return skb_shinfo(skb); }
-SHIM void shim_skb_dst_drop(struct sk_buff *skb) { skb_dst_drop(skb); }
-SHIM struct sk_buff *shim_skb_get(struct sk_buff *skb) { return skb_get(skb); }
-SHIM void shim_skb_orphan(struct sk_buff *skb) { skb_orphan(skb); }
-SHIM void shim_nf_reset_ct(struct sk_buff *skb) { nf_reset_ct(skb); }
-SHIM void shim_skb_ext_reset(struct sk_buff *skb) { skb_ext_reset(skb); }
-SHIM bool shim_skb_has_dst(const struct sk_buff *skb) { return skb_dst(skb); }
-SHIM bool shim_skb_has_destructor(const struct sk_buff *skb) { return skb->destructor; }
+SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb);
+}
+
+SHIM void shim_skb_dst_drop(struct sk_buff *skb)
+{
+	skb_dst_drop(skb);
+}
+
+SHIM struct sk_buff *shim_skb_get(struct sk_buff *skb)
+{
+	return skb_get(skb);
+}
+
+SHIM void shim_skb_orphan(struct sk_buff *skb)
+{
+	skb_orphan(skb);
+}
+
+SHIM void shim_nf_reset_ct(struct sk_buff *skb)
+{
+	nf_reset_ct(skb);
+}
+
+SHIM void shim_skb_ext_reset(struct sk_buff *skb)
+{
+	skb_ext_reset(skb);
+}
+
+SHIM bool shim_skb_has_dst(const struct sk_buff *skb)
+{
+	return skb_dst(skb);
+}
+
+SHIM bool shim_skb_has_destructor(const struct sk_buff *skb)
+{
+	return skb->destructor;
+}
 
 SHIM void shim_skb_set_destructor(struct sk_buff *skb, void (*destructor)(struct sk_buff *skb))
 {
 	skb->destructor = destructor;
 }
 
-SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb) { return skb_shinfo(skb)->nr_frags; }
+SHIM u8 shim_skb_nr_frags(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->nr_frags;
+}
 
 SHIM void *shim_skb_frag_address_safe(const struct sk_buff *skb, int i)
 {
@@ -307,8 +561,15 @@ SHIM void shim_skb_add_block(struct sk_buff *skb, int i, const void *block, int 
 	skb_add_rx_frag(skb, i, virt_to_page(block), 0, size, truesize);
 }
 
-SHIM void shim_put_page(const void *block) { put_page(virt_to_page(block)); }
-SHIM void shim_get_page(const void *block) { get_page(virt_to_page(block)); }
+SHIM void shim_put_page(const void *block)
+{
+	put_page(virt_to_page(block));
+}
+
+SHIM void shim_get_page(const void *block)
+{
+	get_page(virt_to_page(block));
+}
 
 /* Packets of sockets. */
 
@@ -318,23 +579,52 @@ SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void 
 				     .hooknum = NF_INET_LOCAL_OUT, .priority = NF_IP_PRI_LAST };
 }
 
-SHIM void shim_sk_callback_lock(struct sock *sk) { read_lock_bh(&sk->sk_callback_lock); }
-SHIM void shim_sk_callback_unlock(struct sock *sk) { read_unlock_bh(&sk->sk_callback_lock); }
-SHIM bool shim_sk_fullsock(const struct sock *sk) { return sk_fullsock(sk); }
-SHIM u16 shim_sk_protocol(const struct sock *sk) { return sk->sk_protocol; }
-SHIM struct socket *shim_sk_socket(const struct sock *sk) { return READ_ONCE(sk->sk_socket); }
+SHIM void shim_sk_callback_lock(struct sock *sk)
+{
+	read_lock_bh(&sk->sk_callback_lock);
+}
+
+SHIM void shim_sk_callback_unlock(struct sock *sk)
+{
+	read_unlock_bh(&sk->sk_callback_lock);
+}
+
+SHIM bool shim_sk_fullsock(const struct sock *sk)
+{
+	return sk_fullsock(sk);
+}
+
+SHIM u16 shim_sk_protocol(const struct sock *sk)
+{
+	return sk->sk_protocol;
+}
+
+SHIM struct socket *shim_sk_socket(const struct sock *sk)
+{
+	return READ_ONCE(sk->sk_socket);
+}
 
 SHIM uid_t shim_sk_uid(const struct sock *sk)
 {
 	return from_kuid_munged(&init_user_ns, sk_uid(sk));
 }
 
-SHIM int shim_skb_transport_offset(const struct sk_buff *skb) { return skb_transport_offset(skb); }
+SHIM int shim_skb_transport_offset(const struct sk_buff *skb)
+{
+	return skb_transport_offset(skb);
+}
 
 /* UDP tunnel sockets. */
 
-SHIM void shim_sk_owner_clear(struct sock *sk) { sk_owner_clear(sk); }
-SHIM void shim_sk_owner_put(struct sock *sk) { sk_owner_put(sk); }
+SHIM void shim_sk_owner_clear(struct sock *sk)
+{
+	sk_owner_clear(sk);
+}
+
+SHIM void shim_sk_owner_put(struct sock *sk)
+{
+	sk_owner_put(sk);
+}
 
 SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_name,
 					     struct lock_class_key *slock_key,
@@ -343,8 +633,15 @@ SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_
 	sock_lock_init_class_and_name(sk, slock_name, slock_key, name, key);
 }
 
-SHIM void shim_udp_accept_gso(struct sock *sk) { udp_set_bit(ACCEPT_L4, sk); }
-SHIM void *shim_sk_user_data_rcu(const struct sock *sk) { return rcu_dereference_sk_user_data(sk); }
+SHIM void shim_udp_accept_gso(struct sock *sk)
+{
+	udp_set_bit(ACCEPT_L4, sk);
+}
+
+SHIM void *shim_sk_user_data_rcu(const struct sock *sk)
+{
+	return rcu_dereference_sk_user_data(sk);
+}
 
 SHIM int shim_udp_sock_create(struct net *net, struct udp_port_cfg *cfg, struct socket **sock)
 {
@@ -373,7 +670,10 @@ SHIM u16 shim_get_udp_sport(u32 flow_label, u32 local_qpn, u32 remote_qpn)
 	return rdma_get_udp_sport(flow_label, local_qpn, remote_qpn);
 }
 
-SHIM struct page *shim_virt_to_page(const void *address) { return virt_to_page(address); }
+SHIM struct page *shim_virt_to_page(const void *address)
+{
+	return virt_to_page(address);
+}
 
 SHIM void *shim_vmap(struct page **pages, unsigned int count)
 {
