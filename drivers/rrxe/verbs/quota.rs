@@ -67,10 +67,7 @@ impl Usage {
         }
         if let Some(uid) = payer {
             match self.users.entry(uid) {
-                Entry::Occupied(mut entry) => {
-                    let count = entry.get_mut();
-                    *count = count.saturating_add(1);
-                }
+                Entry::Occupied(mut entry) => *entry.get_mut() = entry.get().saturating_add(1),
                 Entry::Vacant(entry) => match node.take() {
                     Some(node) => {
                         entry.insert(1, node);
@@ -102,7 +99,6 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Returns a quota for at most `max` objects.
     fn new(max: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -158,7 +154,6 @@ impl Charge {
         })
     }
 
-    /// Returns the object that was created, with the charge for it.
     pub(crate) fn of<T>(self, object: T) -> Charged<T> {
         Charged {
             object,

@@ -285,7 +285,6 @@ impl Span<'_> {
             .map_err(|_| Fault::Protection)
     }
 
-    /// Returns the word at the start.
     fn word(&self) -> Result<&Atomic<u64>, Fault> {
         let (memory, start) = self.memory()?;
         memory.word(start).map_err(|_| Fault::Protection)
