@@ -95,13 +95,11 @@ impl Counters {
         Ok(Self(PerCpuCounters::new()?))
     }
 
-    /// Adds one.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
         self.0.add(counter as usize, 1);
     }
 
-    /// Adds `n`.
     #[inline]
     pub(crate) fn add(&self, counter: Counter, n: u64) {
         if n != 0 {
@@ -174,7 +172,6 @@ impl QpCounters {
 }
 
 impl Qp {
-    /// Adds one to a counter of the queue pair.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
         self.with_counters(|counters| counters.count(counter));

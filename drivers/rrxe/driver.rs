@@ -136,7 +136,8 @@ impl Driver for Rrxe {
             active_mtu: mtu_to_enum(limits::ib_mtu(netdev.mtu())),
             phys_mtu: netdev.mtu(),
             gid_tbl_len: device.data().config.gid_table_len as i32,
-            port_cap_flags: link::PORT_CAP_FLAGS,
+            // Communication management is supported.
+            port_cap_flags: 1 << 16,
             max_msg_sz: limits::MAX_MESSAGE,
             bad_pkey_cntr,
             qkey_viol_cntr,

@@ -109,13 +109,8 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         let index = self.pool.alloc_from(*next, range, GFP_KERNEL_ACCOUNT)?;
         *next = index.wrapping_add(1);
         self.used.fetch_add(1, Relaxed);
-        match self.permutation.apply(index) {
-            Some(number) => Ok((index, number)),
-            None => {
-                self.release(index);
-                Err(EINVAL)
-            }
-        }
+        // Never fails: all indices are in the permutation's domain.
+        Ok((index, self.permutation.apply(index).ok_or(EINVAL)?))
     }
 
     /// Makes the object visible to the packet path.

@@ -637,7 +637,7 @@ impl RequesterEnv for Env<'_> {
         match slot.op {
             SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
             SendOp::BindMw => mrs.bind(rcu, by, &new_key),
-            SendOp::RegMr => mrs.fast_register(rcu, by, &new_key),
+            SendOp::RegMr => mrs.fast_reg(rcu, by, &new_key),
             _ => Err(Fault::Malformed),
         }
     }

@@ -108,11 +108,7 @@ impl Queue {
         let Some(ring) = &self.ring else {
             return false;
         };
-        let wanted = if solicited {
-            ARM_ANY | ARM_SOLICITED
-        } else {
-            ARM_ANY
-        };
+        let wanted = ARM_ANY | if solicited { ARM_SOLICITED } else { 0 };
         if self.qps.is_empty() {
             // Orders the new entry before the read of the arming. A program arms, and then polls. A
             // kernel consumer does both under the lock.
@@ -179,31 +175,26 @@ impl Cq {
         if attr.cqe == 0 || attr.cqe > limits::MAX_CQE {
             return Err(EINVAL);
         }
-        let (ring, qps) = match udata {
-            Some(udata) => (Self::user_ring(device, attr.cqe, udata)?, KVVec::new()),
-            None => {
-                let ring = Ring::for_kernel(attr.cqe, STRIDE)?;
-                let mut qps = KVVec::new();
-                qps.resize(ring.capacity as usize, None, GFP_KERNEL_ACCOUNT)?;
-                (ring, qps)
-            }
+        let is_kernel = udata.is_none();
+        let ring = match udata {
+            Some(udata) => Self::user_ring(device, attr.cqe, udata)?,
+            None => Ring::for_kernel(attr.cqe, STRIDE)?,
         };
         let capacity = ring.capacity;
-        let cq = Self::new(Some(ring), qps, Some(target))?;
+        let cq = Self::new(Some(ring), is_kernel, Some(target))?;
         Ok((CqHandle(cq), capacity))
     }
 
     /// Creates the internal completion queue of a queue pair without one. It discards completions.
     pub(crate) fn none() -> Result<Arc<Self>> {
-        Self::new(None, KVVec::new(), None)
+        Self::new(None, false, None)
     }
 
-    fn new(
-        ring: Option<Ring>,
-        qps: KVVec<Option<QpIdentity>>,
-        target: Option<Arc<CqTarget>>,
-    ) -> Result<Arc<Self>> {
-        let is_kernel = !qps.is_empty();
+    fn new(ring: Option<Ring>, kernel: bool, target: Option<Arc<CqTarget>>) -> Result<Arc<Self>> {
+        let mut qps = KVVec::new();
+        if let Some(ring) = ring.as_ref().filter(|_| kernel) {
+            qps.resize(ring.capacity as usize, None, GFP_KERNEL_ACCOUNT)?;
+        }
         Arc::pin_init(
             pin_init!(Self {
                 queue <- new_spinlock!(Queue {
@@ -216,7 +207,7 @@ impl Cq {
                 }, "rrxe_cq"),
                 resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target,
-                is_kernel,
+                is_kernel: kernel,
                 notification <- SerialWork::new(c"rrxe_cq", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -344,9 +335,10 @@ impl Cq {
         ring.store_release(RING_CONSUMER, consumer);
     }
 
-    /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, and returns true if completions wait. A
-    /// user program has armed its queue already, and calls because completions wait.
-    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
+    /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
+    /// and returns true if completions wait. A user program has armed its queue already, and calls
+    /// because completions wait.
+    pub(crate) fn arm(&self, solicited: bool) -> bool {
         let mut queue = lock_irqsave(&self.queue);
         if !self.is_kernel {
             let due = queue.disarm_for_waiting();
@@ -359,11 +351,7 @@ impl Cq {
         let Some(ring) = &queue.ring else {
             return false;
         };
-        let wanted = if solicited_only {
-            ARM_SOLICITED
-        } else {
-            ARM_ANY
-        };
+        let wanted = if solicited { ARM_SOLICITED } else { ARM_ANY };
         ring.store_release(RING_ARM, ring.load_acquire(RING_ARM) | wanted);
         ring.load_acquire(RING_CONSUMER) != queue.producer
     }

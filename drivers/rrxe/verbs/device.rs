@@ -68,11 +68,7 @@ fn guid(netdev: &NetDevice) -> [u8; 8] {
 }
 
 impl DeviceState {
-    pub(crate) fn new(
-        state: &State,
-        netdev: &NetDevice,
-        sockets: SocketShare,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(state: &State, netdev: &NetDevice, share: SocketShare) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
                 config: state.config.clone(),
@@ -81,7 +77,7 @@ impl DeviceState {
                 guid: guid(netdev),
                 counters: Counters::new()?,
                 counter_numbers <- IndexPool::new(),
-                sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
+                sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gsi: RcuArc::empty(),
                 multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),

@@ -15,9 +15,6 @@ use linux_rdma::{
     sync::num_possible_cpus,
 };
 
-/// Port capability flags: communication management is supported.
-pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
-
 /// Operations for `rdma link add NAME type rrxe`.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
 

@@ -45,7 +45,6 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns an empty set of groups.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
@@ -71,7 +70,6 @@ impl Groups {
         (hash.wrapping_mul(self.key | 1) >> 56) as usize
     }
 
-    /// Returns the members of a group.
     pub(crate) fn members_of<'a>(
         &'a self,
         address: &'a IpAddr,

@@ -36,7 +36,7 @@ struct Usage {
 }
 
 /// Memory for a user's entry in [`Usage::users`].
-type NodeReservation = RBTreeNodeReservation<u32, u32>;
+type NewNode = RBTreeNodeReservation<u32, u32>;
 
 impl Usage {
     fn new() -> Self {
@@ -48,13 +48,7 @@ impl Usage {
 
     /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
     /// if there are `max` objects already, or if a user that is not `exempt` has its share.
-    fn add(
-        &mut self,
-        max: u32,
-        payer: Payer,
-        exempt: bool,
-        node: &mut Option<NodeReservation>,
-    ) -> bool {
+    fn add(&mut self, max: u32, payer: Payer, exempt: bool, node: &mut Option<NewNode>) -> bool {
         let (has, may) = match payer {
             Some(uid) if !exempt => {
                 let own = self.users.get(&uid).map_or(0, |count| *count as usize);
@@ -67,10 +61,7 @@ impl Usage {
         }
         if let Some(uid) = payer {
             match self.users.entry(uid) {
-                Entry::Occupied(mut entry) => {
-                    let count = entry.get_mut();
-                    *count = count.saturating_add(1);
-                }
+                Entry::Occupied(mut entry) => *entry.get_mut() = entry.get().saturating_add(1),
                 Entry::Vacant(entry) => match node.take() {
                     Some(node) => {
                         entry.insert(1, node);
@@ -102,7 +93,6 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Returns a quota for at most `max` objects.
     fn new(max: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -121,7 +111,7 @@ impl Quota {
     /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
     /// at the limit of the module, or if there is no memory.
     pub(crate) fn charge(&self, payer: Payer) -> Result {
-        let node = payer.map(|_| NodeReservation::new(GFP_KERNEL_ACCOUNT));
+        let node = payer.map(|_| NewNode::new(GFP_KERNEL_ACCOUNT));
         let mut node = node.transpose()?;
         let mut add = |exempt| lock_irqsave(&self.usage).add(self.max, payer, exempt, &mut node);
         match payer {
@@ -158,7 +148,6 @@ impl Charge {
         })
     }
 
-    /// Returns the object that was created, with the charge for it.
     pub(crate) fn of<T>(self, object: T) -> Charged<T> {
         Charged {
             object,
@@ -228,12 +217,7 @@ mod tests {
     /// Counts objects of this payer until one is refused. Returns their number.
     fn fill(usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
         let mut count = 0;
-        while usage.add(
-            LIMIT,
-            payer,
-            exempt,
-            &mut Some(NodeReservation::new(GFP_KERNEL)?),
-        ) {
+        while usage.add(LIMIT, payer, exempt, &mut Some(NewNode::new(GFP_KERNEL)?)) {
             count += 1;
         }
         Ok(count)
@@ -270,7 +254,7 @@ mod tests {
                 LIMIT,
                 Some(uid),
                 false,
-                &mut Some(NodeReservation::new(GFP_KERNEL)?)
+                &mut Some(NewNode::new(GFP_KERNEL)?)
             ));
         }
         for uid in 1..=2 {

@@ -292,11 +292,10 @@ impl Srq {
         }
         ring.copy_entries(&old, first, count)?;
         drop(old);
-        let old = {
-            let mut queue = lock_bh(&self.queue);
-            let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
-            consumer.replace(ring, first.wrapping_add(count))
-        };
+        let mut queue = lock_bh(&self.queue);
+        let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
+        let old = consumer.replace(ring, first.wrapping_add(count));
+        drop(queue);
         // Unpins the old ring, which may sleep.
         drop(old);
         Ok(())

@@ -112,12 +112,7 @@ impl MrTable {
 
     /// Registers the mapped pages of a fast registration under a key, whose low eight bits the
     /// consumer chooses (K-05).
-    pub(crate) fn fast_register(
-        &self,
-        rcu: &rcu::Guard,
-        by: KeyUser,
-        to: &NewKey,
-    ) -> Result<(), Fault> {
+    pub(crate) fn fast_reg(&self, rcu: &rcu::Guard, by: KeyUser, to: &NewKey) -> Result<(), Fault> {
         let mr = self.by_key(to.key, rcu).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
         if !mr.is_in(by.pd) || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {

@@ -62,7 +62,6 @@ const TYPE_2: u32 = 2;
 pub(crate) struct BinderId(u64);
 
 impl BinderId {
-    /// Returns a new identity.
     pub(crate) fn new() -> Self {
         static NEXT: Atomic<u64> = Atomic::new(1);
         Self(NEXT.fetch_add(1, Relaxed))

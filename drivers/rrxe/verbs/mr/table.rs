@@ -253,17 +253,12 @@ impl Span<'_> {
         }
     }
 
-    /// Appends `len` bytes, from byte `offset` on, to a packet. They must be inside the span.
+    /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the span.
     #[inline]
-    pub(crate) fn read(
-        &self,
-        offset: u64,
-        len: u32,
-        to: &mut PacketWriter<'_>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn read(&self, at: u64, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
         let (memory, start) = self.memory()?;
         memory
-            .read(start.wrapping_add(offset), len as usize, to)
+            .read(start.wrapping_add(at), len as usize, to)
             .map_err(|_| Fault::Protection)
     }
 
@@ -285,7 +280,6 @@ impl Span<'_> {
             .map_err(|_| Fault::Protection)
     }
 
-    /// Returns the word at the start.
     fn word(&self) -> Result<&Atomic<u64>, Fault> {
         let (memory, start) = self.memory()?;
         memory.word(start).map_err(|_| Fault::Protection)
