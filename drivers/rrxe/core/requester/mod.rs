@@ -26,7 +26,6 @@ pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
-use crate::wire::Class;
 use crate::{Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
@@ -358,7 +357,7 @@ impl Requester {
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
             && self.service.is_reliable()
-            && packet.bth.opcode.class() == Class::of(self.service)
+            && packet.bth.opcode.service() == Some(self.service)
     }
 
     /// Returns the congestion notification for an answer that arrived marked, before it is handled.

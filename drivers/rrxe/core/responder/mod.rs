@@ -14,7 +14,7 @@ mod transmit;
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::reorder;
-use crate::wire::{Class, Syndrome};
+use crate::wire::Syndrome;
 use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
@@ -400,7 +400,7 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
-            && packet.bth.opcode.class() == Class::of(self.service)
+            && packet.bth.opcode.service() == Some(self.service)
             && !packet.is_response()
     }
 
