@@ -28,7 +28,7 @@
 //! In [`RecoveryMode::Strict`] every peer counts as one that drops out-of-order packets, there are
 //! no probes, and round trips only size the window.
 
-use super::peer::Arq;
+use super::peer::{Arq, ReadRestart};
 use super::request::SlotState;
 use super::transmit::Poll;
 use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot};
@@ -205,8 +205,9 @@ impl Requester {
             repair,
             fresh: false,
         });
-        if is_read && self.una != slot.progress.first_psn {
-            self.peer.on_read_restarted(self.una);
+        let within = self.una != slot.progress.first_psn;
+        if is_read && within && !matches!(self.read_restart, ReadRestart::WithFirst) {
+            self.read_restart = ReadRestart::Asked(self.una);
         }
         self.rtt.timed = None;
         self.arm_probe(now);
@@ -217,8 +218,7 @@ impl Requester {
     #[inline]
     pub(super) fn awaits_peer_test(&self) -> bool {
         let repair = self.loss.repair.as_ref();
-        repair.is_some_and(|repair| repair.cause == Cause::Nak)
-            && matches!(self.peer.arq, Arq::Unknown)
+        repair.is_some_and(|repair| repair.cause == Cause::Nak) && self.arq == Arq::Unknown
     }
 
     /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
@@ -252,7 +252,7 @@ impl Requester {
             }
             _ => {}
         }
-        let back = self.peer.is_go_back_n();
+        let back = self.arq == Arq::GoBackN;
         if back && !self.is_local_loss() {
             self.window.on_loss();
         }
@@ -269,9 +269,9 @@ impl Requester {
             return;
         }
         let keeps = if repaired.alone {
-            self.peer.on_unextended_repair()
+            self.keeps_despite_unextended_repair()
         } else {
-            self.peer.is_selective()
+            matches!(self.arq, Arq::SelectiveRepeat(_))
         };
         if keeps {
             let len = self.next_repair_len(Some(repaired));
@@ -303,7 +303,7 @@ impl Requester {
                 self.set_arq(Arq::GoBackN);
             }
             self.rewind();
-        } else if !self.peer.is_selective() {
+        } else if !matches!(self.arq, Arq::SelectiveRepeat(_)) {
             // A peer that has kept the next request answers it immediately after this one.
             let wait = match repair.cause {
                 Cause::Probe => self.rtt.rto(false),
@@ -327,10 +327,9 @@ impl Requester {
     /// Returns the number of packets that may be in flight now.
     #[inline]
     pub(super) fn flight_limit(&self) -> u32 {
-        let kept_beyond = self
-            .loss
-            .repair
-            .is_some_and(|repair| repair.cause == Cause::Gap || self.peer.is_selective());
+        let selective = matches!(self.arq, Arq::SelectiveRepeat(_));
+        let repair = self.loss.repair.as_ref();
+        let kept_beyond = repair.is_some_and(|repair| repair.cause == Cause::Gap || selective);
         self.window.limit(kept_beyond)
     }
 
@@ -346,7 +345,7 @@ impl Requester {
     ) -> Option<Repaired> {
         let una = self.una;
         let advanced = una.since(before);
-        let go_back_n = self.peer.is_go_back_n();
+        let go_back_n = self.arq == Arq::GoBackN;
         if go_back_n {
             self.window.grow(advanced);
         }
@@ -365,7 +364,7 @@ impl Requester {
         };
         self.loss.probes = 0;
         self.loss.scoreboard.progress(una, self.max_psn);
-        if jumped && self.peer.is_go_back_n() {
+        if jumped && self.arq == Arq::GoBackN {
             // The peer had kept the packets after a gap.
             self.set_arq(Arq::Unknown);
         }

@@ -43,8 +43,7 @@ impl Requester {
             if self.is_credit_update(packet) {
                 return Outcome::transmit(self.can_send(cx.slots));
             }
-            self.peer
-                .on_response_within_read(packet.operation, packet.psn());
+            self.on_response_within_read(packet);
             return self.drop_packet();
         }
         let mut outcome = match (packet.operation, packet.ext) {
@@ -321,7 +320,7 @@ impl Requester {
                 return self.fail_tail(cx, fault.status(), 0);
             }
         }
-        let original = at != 0 && self.peer.on_response_within_read(packet.operation, psn);
+        let original = at != 0 && self.on_response_within_read(packet);
         let before = self.una;
         self.una = psn.add(packet.packets);
         if last {
