@@ -39,6 +39,11 @@ use crate::TxError;
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
 const MAX_PTO_BACKOFF: u32 = 5;
 
+/// Losses and expired timers without progress that use up no retry, because packets wait or get
+/// lost in the queues of the requester's own host. They say nothing about the path or the peer.
+/// Further ones do use up retries: a packet that never leaves the host is an error.
+const MAX_UNCOUNTED_RETRIES: u8 = 100;
+
 /// Maximum number of packets of one repair.
 const MAX_REPAIR: u32 = 64;
 
@@ -153,6 +158,42 @@ impl Loss {
 }
 
 impl Requester {
+    /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
+    /// if its host still queues packets of this queue pair.
+    pub fn restart_timers(&mut self, now: u64) {
+        if self.ack_deadline.is_some_and(|at| at <= now)
+            && self.uncounted_retries < MAX_UNCOUNTED_RETRIES
+        {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            self.arm_ack_timer(now);
+        }
+        if self.loss.probe_at.is_some_and(|at| at <= now) {
+            self.arm_probe(now);
+        }
+    }
+
+    /// Notes that the host itself dropped some of the packets just sent.
+    pub fn dropped_locally(&mut self) {
+        self.dropped_until = Some(self.max_psn);
+    }
+
+    /// Returns whether the host itself may have dropped the missing packet.
+    pub(super) fn is_local_loss(&self) -> bool {
+        self.dropped_until
+            .is_some_and(|until| until.is_after(self.una))
+    }
+
+    /// Uses up a retry, unless the host caused the loss. Returns whether one was left.
+    pub(super) fn use_retry(&mut self) -> bool {
+        if self.is_local_loss() && self.uncounted_retries < MAX_UNCOUNTED_RETRIES {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            return true;
+        }
+        let left = self.retries_left.checked_sub(1);
+        self.retries_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
     /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
     /// of `len` packets after the observed reordering delay.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
@@ -428,7 +469,7 @@ impl Requester {
     /// Notes that a packet was lost, and that the answer to its repair took this time.
     fn on_lost(&mut self, repair: Repair, time: u64) {
         if !repair.repeated {
-            self.rtt.sample_repair(time);
+            self.rtt.repairs.sample(time);
             // READs take as long as their responses.
             if repair.cause == Cause::Probe && self.loss.asked.is_none() {
                 self.rtt.sample_probe(time);
@@ -468,7 +509,7 @@ impl Requester {
     /// measurement, without a consumer's timeout (F-02) or after it, or in strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.loss.probe_at = None;
-        let probes = self.mode == RecoveryMode::Selective && self.rtt.is_measured();
+        let probes = self.mode == RecoveryMode::Selective && self.rtt.srtt() != 0;
         if !probes || self.ack_timeout.is_none() || self.send_psn == self.una {
             return;
         }

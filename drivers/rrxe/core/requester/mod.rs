@@ -10,7 +10,6 @@
 //! slots, and so has the same PSNs, opcodes and payload split (F-07).
 
 mod credits;
-mod local;
 mod loss;
 mod peer;
 mod request;
