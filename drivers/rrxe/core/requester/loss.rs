@@ -31,7 +31,7 @@
 use super::peer::{Arq, ReadRestart};
 use super::request::SlotState;
 use super::transmit::Poll;
-use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot};
+use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot};
 use crate::psn::Psn;
 use crate::TxError;
 
@@ -660,11 +660,7 @@ impl Requester {
     }
 
     /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
-    pub(super) fn send_gaps<E: RequesterEnv>(
-        &mut self,
-        cx: &mut Ctx<'_, E>,
-        poll: &mut Poll,
-    ) -> bool {
+    pub(super) fn send_gaps(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
         for n in 0..MAX_GAPS {
             let gap = self.loss.scoreboard.gaps.get(n).copied().flatten();
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
@@ -677,7 +673,7 @@ impl Requester {
                 poll.progress.more = true;
                 return false;
             }
-            let sent = self.send_again(cx, gap.number, gap.from, &mut poll.progress);
+            let sent = self.send_again(cx, poll, gap.number, gap.from);
             if matches!(sent, Err(TxError::NoRoom)) {
                 return false;
             }

@@ -187,23 +187,28 @@ impl<P> SendSlot<P> {
             .add(self.progress.packets.wrapping_sub(1))
     }
 
+    /// Returns whether the work request has started and this PSN is one of its packets.
+    #[inline]
+    pub(super) fn contains(&self, psn: Psn) -> bool {
+        self.progress.state == SlotState::Started
+            && psn.since(self.progress.first_psn) < self.progress.packets
+    }
+
     /// Returns whether the work request has started, and this PSN is one of its later packets.
     #[inline]
     pub(super) fn is_within(&self, psn: Psn) -> bool {
-        let at = psn.since(self.progress.first_psn);
-        self.progress.state == SlotState::Started && at != 0 && at < self.progress.packets
+        psn != self.progress.first_psn && self.contains(psn)
     }
 
-    /// Returns the completion with this status.
+    /// Returns the completion with this status, and with the syndrome of a fatal NAK or 0.
     #[inline]
-    pub(super) fn completion(&self, status: Status, vendor_err: u32) -> SendCompletion {
-        let byte_len = if self.op.is_atomic() { 8 } else { self.length };
+    pub(super) fn completion(&self, status: Status, syndrome: u8) -> SendCompletion {
         SendCompletion {
             status,
             op: self.op,
-            byte_len,
+            byte_len: if self.op.is_atomic() { 8 } else { self.length },
             signaled: self.signaled,
-            vendor_err,
+            vendor_err: syndrome.into(),
         }
     }
 

@@ -14,7 +14,7 @@ mod transmit;
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::reorder;
-use crate::wire::Syndrome;
+use crate::wire::{Reth, Syndrome};
 use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
@@ -245,11 +245,8 @@ enum Message {
     },
     /// An RDMA WRITE.
     Write {
-        rkey: u32,
-        /// Address of the next byte.
-        va: u64,
-        /// Bytes still to come.
-        left: u32,
+        /// The remote memory of the bytes still to come.
+        rest: Reth,
         /// Total length in bytes.
         total: u32,
     },
@@ -438,7 +435,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Completes the current receive work request with an error. Returns whether there was one.
-    fn fail_recv<E: ResponderEnv>(&mut self, status: Status, env: &mut E) -> bool {
+    fn fail_recv(&mut self, status: Status, env: &mut impl ResponderEnv) -> bool {
         if self.recv.take().is_none() {
             return false;
         }

@@ -3,13 +3,15 @@
 //! READs and atomics: their execution, and the state for answering them, and for answering
 //! duplicates (the responder resources of IBA 9.7.4).
 
-use super::message::Refusal;
+use super::message::{Refusal, Result};
 use super::{
-    AtomicOp, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv, MAX_RESOURCES,
+    AtomicOp, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
+    MAX_RESOURCES,
 };
 use crate::psn::Psn;
+use crate::requester::{ATOMIC_WRITE_LEN, MAX_MESSAGE};
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
-use crate::{requester, Ext, Outcome, Packet};
+use crate::{Ext, Outcome, Packet};
 
 /// Content of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +20,7 @@ pub(super) enum Kind<D> {
     Empty,
     /// A READ. A duplicate executes it again.
     Read {
-        rkey: u32,
-        va: u64,
-        len: u32,
+        reth: Reth,
         /// The protection domain under which it was accepted, if it reads anything.
         domain: D,
     },
@@ -94,19 +94,12 @@ impl<R: ResourceRing> Resources<R> {
     /// Moves the newest resources to another ring, and returns the old one.
     pub(super) fn replace(&mut self, ring: R) -> R {
         let old = core::mem::replace(self, Resources::new(ring));
-        let (places, limit) = (old.limit(), self.limit());
-        let kept = places.min(limit);
+        let kept = old.limit().min(self.limit());
         for age in (1..=kept).rev() {
             let from = old.newest(age);
-            let to = usize::from(self.head);
-            let resource = old.get(from).copied();
-            if let (Some(resource), Some(to)) = (resource, self.ring.get_mut(to)) {
-                *to = resource;
-                if old.pending & Self::bit(from) != 0 {
-                    self.pending |= Self::bit(self.head);
-                }
+            if let Some(resource) = old.get(from) {
+                self.push(*resource, old.pending & Self::bit(from) != 0);
             }
-            self.advance_head();
         }
         old.ring
     }
@@ -115,16 +108,8 @@ impl<R: ResourceRing> Resources<R> {
     /// ring.
     #[inline]
     fn newest(&self, age: u8) -> u8 {
-        match self.head.checked_sub(age) {
-            Some(index) => index,
-            None => self.head.wrapping_add(self.limit()).wrapping_sub(age),
-        }
-    }
-
-    #[inline]
-    fn advance_head(&mut self) {
-        let next = self.head.wrapping_add(1);
-        self.head = if next >= self.limit() { 0 } else { next };
+        let wrapped = self.head.wrapping_add(self.limit()).wrapping_sub(age);
+        self.head.checked_sub(age).unwrap_or(wrapped)
     }
 
     /// Forgets all resources.
@@ -150,20 +135,15 @@ impl<R: ResourceRing> Resources<R> {
         self.get(self.head).is_some_and(|oldest| oldest.answered)
     }
 
-    /// Stores a READ or atomic that awaits its answer.
-    fn push(&mut self, kind: Kind<R::Domain>, first: Psn, packets: u32) {
-        let index = self.head;
-        if let Some(place) = self.ring.get_mut(usize::from(index)) {
-            *place = Resource {
-                kind,
-                first,
-                packets,
-                start: 0,
-                at: 0,
-                answered: false,
-            };
-            self.pending |= Self::bit(index);
-            self.advance_head();
+    /// Stores a READ or atomic, which awaits an answer if it is `pending`.
+    fn push(&mut self, resource: Resource<R::Domain>, pending: bool) {
+        if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
+            *place = resource;
+            if pending {
+                self.pending |= Self::bit(self.head);
+            }
+            let next = self.head.wrapping_add(1);
+            self.head = if next >= self.limit() { 0 } else { next };
         }
     }
 
@@ -233,93 +213,82 @@ impl<R: ResourceRing> Resources<R> {
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// Returns whether the request is allowed, is not inside another message, and can be stored.
-    fn may_keep(&self, allowed: bool) -> bool {
-        allowed && self.message == Message::None && self.resources.has_room()
-    }
-
-    /// Handles a READ, the expected request.
-    pub(super) fn on_read<E: ResponderEnv<Domain = R::Domain>>(
+    /// Executes a READ, atomic, FLUSH or atomic write, the expected request, and keeps its answer.
+    pub(super) fn on_read_or_atomic(
         &mut self,
         packet: &Packet,
-        reth: Reth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
-        let valid = self.may_keep(self.allow_read)
-            && packet.payload_len == 0
-            && reth.len <= requester::MAX_MESSAGE;
-        if !valid {
+        env: &mut impl Env<Domain = R::Domain>,
+    ) -> Result {
+        use Operation as O;
+        let (operation, ext, len) = (packet.operation, packet.ext, packet.payload_len);
+        let has_room = match operation {
+            O::Flush => self.resources.limit() != 0,
+            _ => self.resources.has_room(),
+        };
+        if self.message != Message::None || !has_room {
             return Err(Refusal::Invalid);
         }
-        // G-09
-        let domain = match reth.len {
-            0 => R::Domain::default(),
-            len => env
-                .check_remote(reth.rkey, reth.va, len, RemoteAccess::Read)
-                .map_err(|_| Refusal::Access)?,
-        };
-        let kind = Kind::Read {
-            rkey: reth.rkey,
-            va: reth.va,
-            len: reth.len,
-            domain,
-        };
-        self.accept(kind, self.mtu.packets(reth.len));
-        Ok(())
-    }
-
-    /// Handles an atomic, the expected request.
-    pub(super) fn on_atomic<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        eth: AtomicEth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
-        let valid = self.may_keep(self.allow_atomic)
-            && packet.payload_len == 0
+        let refused = |_| Refusal::Access;
+        let kind = match (operation, ext) {
+            (O::ReadRequest, Ext::Reth(reth))
+                if self.allow_read && len == 0 && reth.len <= MAX_MESSAGE =>
+            {
+                let access = RemoteAccess::Read;
+                let domain = match reth.len {
+                    // G-09
+                    0 => Ok(R::Domain::default()),
+                    len => env.check_remote(reth.rkey, reth.va, len, access),
+                };
+                let domain = domain.map_err(refused)?;
+                Kind::Read { reth, domain }
+            }
             // G-14
-            && eth.va & 7 == 0;
-        if !valid {
-            return Err(Refusal::Invalid);
-        }
-        let op = atomic_op(packet.operation, eth);
-        let original = env
-            .atomic(eth.rkey, eth.va, op)
-            .map_err(|_| Refusal::Access)?;
-        let kind = Kind::Atomic {
-            rkey: eth.rkey,
-            va: eth.va,
-            op,
-            original,
+            (O::CompareSwap | O::FetchAdd, Ext::Atomic(eth))
+                if self.allow_atomic && len == 0 && eth.va & 7 == 0 =>
+            {
+                let op = atomic_op(operation, eth);
+                Kind::Atomic {
+                    rkey: eth.rkey,
+                    va: eth.va,
+                    op,
+                    original: env.atomic(eth.rkey, eth.va, op).map_err(refused)?,
+                }
+            }
+            // G-25
+            (O::AtomicWrite, Ext::Reth(reth))
+                if self.allow_write
+                    && (len, reth.len) == (ATOMIC_WRITE_LEN, ATOMIC_WRITE_LEN)
+                    && reth.va & 7 == 0 =>
+            {
+                env.atomic_write(reth.rkey, reth.va).map_err(refused)?;
+                Kind::Done { operation, ext }
+            }
+            // G-26
+            (O::Flush, Ext::Flush(feth, reth)) if len == 0 => {
+                let flush = self.accept_flush(feth, reth)?;
+                // G-09 covers READ and WRITE only: an empty FLUSH does check the key.
+                env.flush(reth.rkey, flush).map_err(refused)?;
+                Kind::Done { operation, ext }
+            }
+            _ => return Err(Refusal::Invalid),
         };
-        self.accept(kind, 1);
+        self.accept(kind);
         Ok(())
     }
 
-    /// Handles a FLUSH, the expected request.
-    pub(super) fn on_flush<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        feth: Feth,
-        reth: Reth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
+    /// Returns the guarantees and the range of a FLUSH, if it is allowed and can be stored.
+    fn accept_flush(&self, feth: Feth, reth: Reth) -> Result<Flush> {
         let global = feth.placement & Feth::GLOBAL != 0;
         let persistent = feth.placement & Feth::PERSISTENT != 0;
         let range = match feth.level {
-            Feth::RANGE if reth.len < requester::MAX_MESSAGE => Some((reth.va, reth.len)),
+            Feth::RANGE if reth.len < MAX_MESSAGE => Some((reth.va, reth.len)),
             // Address and length are ignored.
             Feth::REGION => None,
             _ => return Err(Refusal::Invalid),
         };
-        let valid = self.message == Message::None
-            // G-26
-            && packet.payload_len == 0
-            && (global || persistent)
-            && (!global || self.allow_flush_global)
-            && (!persistent || self.allow_flush_persistent)
-            && self.resources.limit() != 0;
-        if !valid {
+        let forbidden =
+            global && !self.allow_flush_global || persistent && !self.allow_flush_persistent;
+        if forbidden || !(global || persistent) {
             return Err(Refusal::Invalid);
         }
         // Unlike a READ (C-14), it is not refused: rdma_rxe sends FLUSHes without counting them as
@@ -327,51 +296,29 @@ impl<R: ResourceRing> Responder<R> {
         if !self.resources.has_room() {
             return Err(Refusal::Busy);
         }
-        let flush = Flush {
+        Ok(Flush {
             global,
             persistent,
             range,
-        };
-        // G-09 covers READ and WRITE only: an empty FLUSH does check the key.
-        env.flush(reth.rkey, flush).map_err(|_| Refusal::Access)?;
-        self.done(packet);
-        Ok(())
+        })
     }
 
-    /// Handles an atomic write, the expected request. It requires WRITE access.
-    pub(super) fn on_atomic_write<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        reth: Reth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
-        let valid = self.may_keep(self.allow_write)
-            // G-25
-            && packet.payload_len == requester::ATOMIC_WRITE_LEN
-            && reth.len == requester::ATOMIC_WRITE_LEN
-            && reth.va & 7 == 0;
-        if !valid {
-            return Err(Refusal::Invalid);
-        }
-        env.atomic_write(reth.rkey, reth.va)
-            .map_err(|_| Refusal::Access)?;
-        self.done(packet);
-        Ok(())
-    }
-
-    /// Stores an executed FLUSH or atomic write.
-    fn done(&mut self, packet: &Packet) {
-        let kind = Kind::Done {
-            operation: packet.operation,
-            ext: packet.ext,
-        };
-        self.accept(kind, 1);
-    }
-
-    /// Stores an accepted request, and advances past it. Its response acknowledges everything
+    /// Stores an executed request, and advances past it. Its response acknowledges everything
     /// before it.
-    fn accept(&mut self, kind: Kind<R::Domain>, packets: u32) {
-        self.resources.push(kind, self.epsn, packets);
+    fn accept(&mut self, kind: Kind<R::Domain>) {
+        let packets = match kind {
+            Kind::Read { reth, .. } => self.mtu.packets(reth.len),
+            _ => 1,
+        };
+        let resource = Resource {
+            kind,
+            first: self.epsn,
+            packets,
+            start: 0,
+            at: 0,
+            answered: false,
+        };
+        self.resources.push(resource, true);
         self.epsn = self.epsn.add(packets);
         self.msn = self.msn.next();
         self.ack_due = false;
@@ -383,11 +330,11 @@ impl<R: ResourceRing> Responder<R> {
         let mtu = self.mtu;
         let repeats = |kind, at| match (kind, packet.ext) {
             // C-06: the READ may start at any packet of the original, and must end with it.
-            (Kind::Read { rkey, va, len, .. }, Ext::Reth(reth)) => {
+            (Kind::Read { reth: old, .. }, Ext::Reth(reth)) => {
                 packet.operation == O::ReadRequest
-                    && reth.rkey == rkey
-                    && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
-                    && reth.len == len.saturating_sub(mtu.offset(at))
+                    && reth.rkey == old.rkey
+                    && reth.va == old.va.wrapping_add(u64::from(mtu.offset(at)))
+                    && reth.len == old.len.saturating_sub(mtu.offset(at))
             }
             // C-12
             (Kind::Atomic { rkey, va, op, .. }, Ext::Atomic(eth)) => {

@@ -3,7 +3,7 @@
 //! The transmit direction of the responder.
 
 use super::resources::{Kind, Resource};
-use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
+use super::{ResourceRing, Responder, ResponderEnv as Env, ResponderEvent, State};
 use crate::psn::Psn;
 use crate::tx::taken;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
@@ -49,18 +49,21 @@ impl AckPolicy {
     }
 
     /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
-    /// consumer has failed to reply in time, and the next ones leave at once.
+    /// consumer has failed to reply in time, and the next ones leave at once. Returns whether it
+    /// has waited.
     #[inline]
-    fn on_sent_alone(&mut self) {
-        if self.deadline().is_some() {
+    fn on_sent_alone(&mut self) -> bool {
+        let waited = self.deadline().is_some();
+        if waited {
             *self = AckPolicy::default();
         }
+        waited
     }
 }
 
 impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, at most `budget` packets.
-    pub fn poll_transmit<E: ResponderEnv<Domain = R::Domain>>(
+    pub fn poll_transmit<E: Env<Domain = R::Domain>>(
         &mut self,
         now: u64,
         budget: u32,
@@ -109,11 +112,11 @@ impl<R: ResourceRing> Responder<R> {
     /// Sends the next packet, if there is one, or a burst of up to `max` packets. Returns how many
     /// were sent, and why the next one was not.
     #[inline]
-    fn send_some<E: ResponderEnv<Domain = R::Domain>>(
+    fn send_some(
         &mut self,
         now: u64,
         max: u32,
-        env: &mut E,
+        env: &mut impl Env<Domain = R::Domain>,
     ) -> (u32, Result<(), TxError>) {
         if let Some(index) = self.resources.oldest_pending() {
             let Some(resource) = self.resources.get(index).copied() else {
@@ -149,7 +152,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Sends the pending acknowledgement or NAK.
     #[inline]
-    fn send_acknowledge<E: ResponderEnv>(&mut self, env: &mut E) -> Result<(), TxError> {
+    fn send_acknowledge(&mut self, env: &mut impl Env) -> Result<(), TxError> {
         self.nak_instead();
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
@@ -173,11 +176,10 @@ impl<R: ResourceRing> Responder<R> {
     fn waits_for_reply(&mut self, now: u64) -> bool {
         match self.ack_policy.deadline() {
             Some(until) if until > now => self.owes_acknowledgement(),
-            Some(_) => {
+            _ => {
                 self.ack_policy.on_sent_alone();
                 false
             }
-            None => false,
         }
     }
 
@@ -185,23 +187,17 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     pub(super) fn delay_acknowledgement(&mut self, now: u64) -> bool {
         let owes = self.owes_acknowledgement();
+        let due = now.saturating_add(self.max_ack_delay);
         match &mut self.ack_policy {
             AckPolicy::Immediate { request_at, .. } => *request_at = Some(now),
-            // It arrived together with the previous request: one reply acknowledges both.
-            AckPolicy::Delayed { until: Some(at) }
-                if owes && *at == now.saturating_add(self.max_ack_delay) =>
-            {
+            // If it arrived together with the previous request, one reply acknowledges both.
+            AckPolicy::Delayed { until } if owes && until.is_none_or(|at| at == due) => {
+                *until = Some(due);
                 return true;
             }
-            AckPolicy::Delayed { until: Some(_) } => {
-                // The consumer has not answered the previous request.
-                self.ack_policy = AckPolicy::default();
-            }
-            AckPolicy::Delayed { until } if owes => {
-                *until = Some(now.saturating_add(self.max_ack_delay));
-                return true;
-            }
-            AckPolicy::Delayed { .. } => {}
+            AckPolicy::Delayed { until: None } => {}
+            // The consumer has not answered the previous request.
+            AckPolicy::Delayed { until: Some(_) } => self.ack_policy = AckPolicy::default(),
         }
         false
     }
@@ -214,19 +210,15 @@ impl<R: ResourceRing> Responder<R> {
                 prompt_replies,
                 request_at: Some(at),
             } => {
-                let prompt = now.saturating_sub(at) < self.max_ack_delay;
-                let prompt_replies = if prompt {
-                    prompt_replies.saturating_add(1)
-                } else {
-                    0
-                };
-                self.ack_policy = if !prompt || prompt_replies < self.prompt_replies {
-                    AckPolicy::Immediate {
-                        prompt_replies,
-                        request_at: None,
+                self.ack_policy = match prompt_replies.saturating_add(1) {
+                    _ if now.saturating_sub(at) >= self.max_ack_delay => AckPolicy::default(),
+                    prompt_replies if prompt_replies < self.prompt_replies => {
+                        AckPolicy::Immediate {
+                            prompt_replies,
+                            request_at: None,
+                        }
                     }
-                } else {
-                    AckPolicy::Delayed { until: None }
+                    _ => AckPolicy::Delayed { until: None },
                 };
                 None
             }
@@ -255,9 +247,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Ends the wait of an acknowledgement for a reply. Returns whether one has waited: the driver
     /// calls [`Responder::poll_transmit`] then.
     pub fn stop_delay(&mut self) -> bool {
-        let waited = self.ack_policy.deadline().is_some();
-        self.ack_policy.on_sent_alone();
-        waited
+        self.ack_policy.on_sent_alone()
     }
 
     /// Returns whether the only thing to send is an acknowledgement.
@@ -290,7 +280,7 @@ impl<R: ResourceRing> Responder<R> {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
         let (rkey, va, len) = match resource.kind {
-            Kind::Read { rkey, va, len, .. } => (rkey, va, len),
+            Kind::Read { reth, .. } => (reth.rkey, reth.va, reth.len),
             // Equal to the response to an empty READ (IBA A19).
             Kind::Done { .. } | Kind::Empty => (0, 0, 0),
             Kind::Atomic { original, .. } => {
@@ -325,12 +315,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles the loss of access to a READ's memory: an error of the original READ that was found
     /// late (G-28). A duplicate READ is dropped (C-18).
-    fn memory_gone<E: ResponderEnv>(
-        &mut self,
-        index: u8,
-        resource: &Resource<R::Domain>,
-        env: &mut E,
-    ) {
+    fn memory_gone(&mut self, index: u8, resource: &Resource<R::Domain>, env: &mut impl Env) {
         self.resources.forget(index);
         if resource.answered {
             return;
