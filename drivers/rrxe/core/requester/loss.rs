@@ -591,10 +591,7 @@ impl Scoreboard {
         for entry in &mut self.gaps {
             // An outstanding gap ends after `una` and at most at `max`. The list is nearly always
             // empty, so the loop avoids writes.
-            let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
-            if entry.as_ref().is_some_and(is_over) {
-                *entry = None;
-            }
+            entry.take_if(|gap| gap.until.since(una).wrapping_sub(1) >= left);
         }
     }
 }

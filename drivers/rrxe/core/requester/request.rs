@@ -241,12 +241,6 @@ impl<P> SendSlot<P> {
 }
 
 impl Requester {
-    /// Returns the slot index for a free-running counter's value.
-    #[inline]
-    fn index<P>(slots: &[SendSlot<P>], counter: u32) -> usize {
-        counter as usize & slots.len().wrapping_sub(1)
-    }
-
     /// Returns the work request at this counter value, if there is one.
     #[inline]
     pub(super) fn slot<'a, P>(
@@ -257,24 +251,23 @@ impl Requester {
         if counter == self.head {
             return None;
         }
-        slots.get(Self::index(slots, counter))
+        slots.get(counter as usize & slots.len().wrapping_sub(1))
     }
 
     /// Returns the slot at this counter value.
     #[inline]
     pub(super) fn slot_mut<P>(slots: &mut [SendSlot<P>], counter: u32) -> Option<&mut SendSlot<P>> {
-        slots.get_mut(Self::index(slots, counter))
+        slots.get_mut(counter as usize & slots.len().wrapping_sub(1))
     }
 
     /// Returns the slot for the next work request, which the driver writes and then passes to
     /// [`Requester::post`]; `None` if [`Requester::can_post`] returns false.
     #[inline]
     pub fn free_slot<'a, P>(&self, slots: &'a mut [SendSlot<P>]) -> Option<&'a mut SendSlot<P>> {
-        if self.can_post(slots) {
-            Self::slot_mut(slots, self.head)
-        } else {
-            None
+        if !self.can_post(slots) {
+            return None;
         }
+        Self::slot_mut(slots, self.head)
     }
 
     /// Returns whether the service supports an operation (H-08).

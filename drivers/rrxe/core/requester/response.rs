@@ -101,10 +101,8 @@ impl Requester {
     /// precede it is missing.
     #[inline]
     pub fn is_due<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
-        psn == self.una
-            || !self
-                .slot(slots, self.tail)
-                .is_some_and(|slot| slot.op.is_read_or_atomic())
+        let tail = self.slot(slots, self.tail);
+        psn == self.una || tail.is_none_or(|slot| !slot.op.is_read_or_atomic())
     }
 
     /// Notes whether packets are `left` in the buffer ([`crate::Reorder`]) after the driver has
@@ -194,14 +192,12 @@ impl Requester {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => self.on_rnr_nak(cx, psn, timer),
-            Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(cx, psn),
             Syndrome::Nak(code) => {
                 let status = match code {
+                    NakCode::SequenceError => return self.on_sequence_nak(cx, psn),
                     NakCode::InvalidRequest => Status::RemInvReq,
                     NakCode::RemoteAccess => Status::RemAccess,
                     NakCode::RemoteOperational => Status::RemOp,
-                    // Only for reliable datagrams.
-                    _ => return self.drop_packet(),
                 };
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
@@ -288,10 +284,9 @@ impl Requester {
         }
         let offset = self.mtu.offset(at);
         // The response to a FLUSH or atomic write only confirms completion (G-25, G-26).
-        let length = if slot.op == SendOp::Read {
-            slot.length
-        } else {
-            0
+        let length = match slot.op {
+            SendOp::Read => slot.length,
+            _ => 0,
         };
         let max = self.mtu.bytes().saturating_mul(packet.packets);
         if packet.payload_len != length.saturating_sub(offset).min(max) {

@@ -384,10 +384,8 @@ impl Requester {
         match self.service {
             Service::Ud => {
                 // With the top bit set, it stands for the queue pair's own Q_Key.
-                let qkey = match slot.rkey_or_qkey {
-                    0x8000_0000.. => self.qkey,
-                    qkey => qkey,
-                };
+                let own = slot.rkey_or_qkey & 0x8000_0000 != 0;
+                let qkey = if own { self.qkey } else { slot.rkey_or_qkey };
                 let src_qpn = self.src_qpn;
                 packet.push(Deth { qkey, src_qpn }.to_bytes());
             }

@@ -233,11 +233,10 @@ impl<R: ResourceRing> Responder<R> {
             (O::ReadRequest, Ext::Reth(reth))
                 if self.allow_read && len == 0 && reth.len <= MAX_MESSAGE =>
             {
-                let access = RemoteAccess::Read;
                 let domain = match reth.len {
                     // G-09
                     0 => Ok(R::Domain::default()),
-                    len => env.check_remote(reth.rkey, reth.va, len, access),
+                    len => env.check_remote(reth.rkey, reth.va, len, RemoteAccess::Read),
                 };
                 let domain = domain.map_err(refused)?;
                 Kind::Read { reth, domain }
