@@ -73,8 +73,8 @@ pub use psn::Psn;
 pub use reorder::{Buffered, Reorder};
 pub use requester::{RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendSlot};
 pub use responder::{
-    AtomicOp, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing, Responder,
-    ResponderEnv, ResponderEvent,
+    AtomicOp, DomainId, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing,
+    Responder, ResponderEnv, ResponderEvent,
 };
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 

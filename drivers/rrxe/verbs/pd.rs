@@ -4,9 +4,8 @@
 
 use kernel::sync::atomic::{Atomic, Relaxed};
 
-/// Identity of a protection domain. Never reused. The default is that of no protection domain.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct PdId(u64);
+/// Identity of a protection domain. Never reused.
+pub(crate) use rrxe_core::DomainId as PdId;
 
 /// The protection domain of a region, which reregistration may change.
 pub(crate) struct PdCell(Atomic<u64>);

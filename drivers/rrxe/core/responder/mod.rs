@@ -28,14 +28,16 @@ pub const MAX_RESOURCES: usize = 128;
 
 /// Storage of a responder's resources, of which it uses at most [`MAX_RESOURCES`]. The default is
 /// empty.
-pub trait ResourceRing: DerefMut<Target = [Resource<Self::Domain>]> + Default {
-    /// [`ResponderEnv::Domain`].
-    type Domain: Copy + Default;
-}
+pub trait ResourceRing: DerefMut<Target = [Resource]> + Default {}
 
-impl<D: Copy + Default, R: DerefMut<Target = [Resource<D>]> + Default> ResourceRing for R {
-    type Domain = D;
-}
+impl<R: DerefMut<Target = [Resource]> + Default> ResourceRing for R {}
+
+/// Identity of a protection domain, which the driver assigns. The default is that of no domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainId(
+    /// The driver's number.
+    pub u64,
+);
 
 /// Kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +142,6 @@ pub enum ResponderEvent {
 
 /// Operations that the responder needs from the driver.
 pub trait ResponderEnv {
-    /// The identity of a protection domain.
-    type Domain;
-
     /// Takes the next receive work request, the current one until [`ResponderEnv::complete_recv`].
     /// Returns the length of its scatter list in bytes; `None` if the receive queue is empty.
     fn fetch_recv(&mut self) -> Option<u32>;
@@ -159,7 +158,7 @@ pub trait ResponderEnv {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<Self::Domain, Fault>;
+    ) -> Result<DomainId, Fault>;
 
     /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
     /// access again.
@@ -210,7 +209,7 @@ pub trait ResponderEnv {
         &mut self,
         packet: &TxPacket,
         count: u32,
-        _domain: Self::Domain,
+        _domain: DomainId,
     ) -> (u32, Result<(), TxError>) {
         packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }

@@ -16,12 +16,7 @@ pub const GRH_LEN: u32 = 40;
 
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
-    pub fn handle_packet<E: Env<Domain = R::Domain>>(
-        &mut self,
-        now: u64,
-        packet: &Packet,
-        env: &mut E,
-    ) -> Outcome {
+    pub fn handle_packet(&mut self, now: u64, packet: &Packet, env: &mut impl Env) -> Outcome {
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
@@ -142,7 +137,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Executes the expected request of a reliable connection.
     #[inline]
-    fn execute(&mut self, packet: &Packet, env: &mut impl Env<Domain = R::Domain>) -> Result {
+    fn execute(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         use Operation as O;
         match packet.operation {
             O::ReadRequest | O::CompareSwap | O::FetchAdd | O::Flush | O::AtomicWrite => {
@@ -247,7 +242,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Handles a datagram.
-    fn on_datagram<E: Env>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
+    fn on_datagram(&mut self, packet: &Packet, env: &mut impl Env) -> Outcome {
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = packet.ext else {
             return self.drop_packet();
         };

@@ -5,7 +5,7 @@
 
 use super::message::{Refusal, Result};
 use super::{
-    AtomicOp, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
+    AtomicOp, DomainId, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
     MAX_RESOURCES,
 };
 use crate::psn::Psn;
@@ -14,15 +14,16 @@ use crate::wire::{AtomicEth, Feth, Operation, Reth};
 use crate::{Ext, Outcome, Packet};
 
 /// Content of a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind<D> {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
     /// Unused.
+    #[default]
     Empty,
     /// A READ. A duplicate executes it again.
     Read {
         reth: Reth,
         /// The protection domain under which it was accepted, if it reads anything.
-        domain: D,
+        domain: DomainId,
     },
     /// An atomic and its result. A duplicate must not execute it again.
     Atomic {
@@ -35,10 +36,10 @@ pub(super) enum Kind<D> {
     Done { operation: Operation, ext: Ext },
 }
 
-/// State of an accepted READ or atomic. `D` is the driver's identity of a protection domain.
-#[derive(Clone, Copy, Debug)]
-pub struct Resource<D = ()> {
-    pub(super) kind: Kind<D>,
+/// State of an accepted READ or atomic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resource {
+    pub(super) kind: Kind,
     /// PSN of the request and of its first response packet.
     pub(super) first: Psn,
     /// Number of response packets.
@@ -47,21 +48,8 @@ pub struct Resource<D = ()> {
     pub(super) start: u32,
     /// Index of the next packet to send.
     pub(super) at: u32,
-    /// The last response packet was sent at least once.
-    pub(super) answered: bool,
-}
-
-impl<D> Default for Resource<D> {
-    fn default() -> Resource<D> {
-        Resource {
-            kind: Kind::Empty,
-            first: Psn::new(0),
-            packets: 0,
-            start: 0,
-            at: 0,
-            answered: true,
-        }
-    }
+    /// The last response packet was never sent.
+    pub(super) unanswered: bool,
 }
 
 /// Ring of the latest READs and atomics.
@@ -132,11 +120,11 @@ impl<R: ResourceRing> Resources<R> {
     /// Returns whether there is room: not while the oldest resource waits for its first answer
     /// (C-14, C-15). A peer that sends a new request has received the answer to a duplicate.
     fn has_room(&self) -> bool {
-        self.get(self.head).is_some_and(|oldest| oldest.answered)
+        self.get(self.head).is_some_and(|oldest| !oldest.unanswered)
     }
 
     /// Stores a READ or atomic, which awaits an answer if it is `pending`.
-    fn push(&mut self, resource: Resource<R::Domain>, pending: bool) {
+    fn push(&mut self, resource: Resource, pending: bool) {
         if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
             *place = resource;
             if pending {
@@ -162,7 +150,7 @@ impl<R: ResourceRing> Resources<R> {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u8) -> Option<&Resource<R::Domain>> {
+    pub(super) fn get(&self, index: u8) -> Option<&Resource> {
         self.ring.get(usize::from(index))
     }
 
@@ -174,7 +162,7 @@ impl<R: ResourceRing> Resources<R> {
         };
         resource.at = resource.at.wrapping_add(packets);
         if resource.at >= resource.packets {
-            resource.answered = true;
+            resource.unanswered = false;
             self.pending &= !Self::bit(index);
         }
     }
@@ -190,7 +178,7 @@ impl<R: ResourceRing> Resources<R> {
     /// Schedules the answer to a duplicate request. `accept` compares the request, which starts at
     /// a packet index, with the stored one. Only the newest resource with this PSN counts: an older
     /// one is from before a PSN wrap.
-    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind<R::Domain>, u32) -> bool) -> bool {
+    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
             let index = self.newest(age);
             let Some(resource) = self.ring.get_mut(usize::from(index)) else {
@@ -214,11 +202,7 @@ impl<R: ResourceRing> Resources<R> {
 
 impl<R: ResourceRing> Responder<R> {
     /// Executes a READ, atomic, FLUSH or atomic write, the expected request, and keeps its answer.
-    pub(super) fn on_read_or_atomic(
-        &mut self,
-        packet: &Packet,
-        env: &mut impl Env<Domain = R::Domain>,
-    ) -> Result {
+    pub(super) fn on_read_or_atomic(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         use Operation as O;
         let (operation, ext, len) = (packet.operation, packet.ext, packet.payload_len);
         let has_room = match operation {
@@ -235,7 +219,7 @@ impl<R: ResourceRing> Responder<R> {
             {
                 let domain = match reth.len {
                     // G-09
-                    0 => Ok(R::Domain::default()),
+                    0 => Ok(DomainId::default()),
                     len => env.check_remote(reth.rkey, reth.va, len, RemoteAccess::Read),
                 };
                 let domain = domain.map_err(refused)?;
@@ -304,7 +288,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Stores an executed request, and advances past it. Its response acknowledges everything
     /// before it.
-    fn accept(&mut self, kind: Kind<R::Domain>) {
+    fn accept(&mut self, kind: Kind) {
         let packets = match kind {
             Kind::Read { reth, .. } => self.mtu.packets(reth.len),
             _ => 1,
@@ -313,9 +297,8 @@ impl<R: ResourceRing> Responder<R> {
             kind,
             first: self.epsn,
             packets,
-            start: 0,
-            at: 0,
-            answered: false,
+            unanswered: true,
+            ..Resource::default()
         };
         self.resources.push(resource, true);
         self.epsn = self.epsn.add(packets);

@@ -63,12 +63,7 @@ impl AckPolicy {
 
 impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, at most `budget` packets.
-    pub fn poll_transmit<E: Env<Domain = R::Domain>>(
-        &mut self,
-        now: u64,
-        budget: u32,
-        env: &mut E,
-    ) -> Progress {
+    pub fn poll_transmit(&mut self, now: u64, budget: u32, env: &mut impl Env) -> Progress {
         let mut progress = Progress::default();
         self.rate.wakeup = None;
         if self.state == State::Failing {
@@ -112,12 +107,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Sends the next packet, if there is one, or a burst of up to `max` packets. Returns how many
     /// were sent, and why the next one was not.
     #[inline]
-    fn send_some(
-        &mut self,
-        now: u64,
-        max: u32,
-        env: &mut impl Env<Domain = R::Domain>,
-    ) -> (u32, Result<(), TxError>) {
+    fn send_some(&mut self, now: u64, max: u32, env: &mut impl Env) -> (u32, Result<(), TxError>) {
         if let Some(index) = self.resources.oldest_pending() {
             let Some(resource) = self.resources.get(index).copied() else {
                 return (0, Ok(()));
@@ -276,7 +266,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns the next response packet of a READ or atomic.
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn response(&self, resource: &Resource<R::Domain>) -> TxPacket {
+    fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
         let (rkey, va, len) = match resource.kind {
@@ -315,9 +305,9 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles the loss of access to a READ's memory: an error of the original READ that was found
     /// late (G-28). A duplicate READ is dropped (C-18).
-    fn memory_gone(&mut self, index: u8, resource: &Resource<R::Domain>, env: &mut impl Env) {
+    fn memory_gone(&mut self, index: u8, resource: &Resource, env: &mut impl Env) {
         self.resources.forget(index);
-        if resource.answered {
+        if !resource.unanswered {
             return;
         }
         self.resources.clear();
