@@ -374,35 +374,53 @@ impl Requester {
         self.window.limit(kept_beyond)
     }
 
-    /// Notes that the packets from `before` up to `una` have been acknowledged; `original` if the
-    /// answer is known to be to the original transmission. Returns the acknowledged repair.
-    #[inline]
-    pub(super) fn recovery_progress(
+    /// Handles the acknowledgement of the packets from `before` up to `una`: restarts all retry
+    /// counts (E-09), and skips the retransmission of packets acknowledged in the meantime.
+    /// `original` tells that the answer is known to be to the original transmission. Returns the
+    /// acknowledged repair.
+    pub(super) fn on_progress(
         &mut self,
         before: Psn,
-        jumped: bool,
         original: bool,
         now: u64,
     ) -> Option<Repaired> {
         let una = self.una;
         let advanced = una.since(before);
+        let jumped = self.send_psn.since(before) < advanced;
+        if jumped {
+            self.send_psn = una;
+            self.response_psns = 0;
+        }
+        self.retries_left = self.retry_count;
+        self.rnr_retries_left = self.rnr_retry;
+        self.uncounted_retries = 0;
+        if !self.is_local_loss() {
+            self.dropped_until = None;
+        }
+        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
+        self.rnr_since = None;
+        self.implied_nak = false;
+        // The timer runs only while something is in flight, not while it waits for retransmission.
+        if self.send_psn == una {
+            self.ack_deadline = None;
+        } else {
+            self.arm_ack_timer(now);
+        }
         let go_back_n = self.arq == Arq::GoBackN;
         if go_back_n {
             self.window.grow(advanced);
         }
         self.rtt.on_progress(before, advanced, now);
-        let disturbed = self.loss.repair.is_some();
+        let (min_rtt, disturbed) = (self.rtt.min, self.loss.repair.is_some());
         if jumped {
             self.window.count_from(una, now, true);
         } else {
-            self.window
-                .count(una, now, self.rtt.min, disturbed, go_back_n);
+            self.window.count(una, now, min_rtt, disturbed, go_back_n);
         }
-        let repaired = if disturbed {
-            self.on_repair_ack(advanced, original, now)
-        } else {
-            None
-        };
+        let mut repaired = None;
+        if disturbed {
+            repaired = self.on_repair_ack(advanced, original, now);
+        }
         self.loss.probes = 0;
         self.loss.scoreboard.progress(una, self.max_psn);
         if jumped && self.arq == Arq::GoBackN {
@@ -440,19 +458,14 @@ impl Requester {
             read.fresh = !late && time >= self.rtt.srtt() >> 1;
             read.repair.peer_test && !read.fresh
         });
-        if kept {
-            if cause == Cause::Nak {
-                self.set_arq(Arq::SelectiveRepeat(0));
-            }
-        } else if late {
-            if cause != Cause::Probe {
-                self.widen_reorder_window(now.saturating_sub(repair.since), true);
-            }
-        } else {
+        let lost = !kept && !late;
+        if lost {
             self.on_lost(repair, time);
-            if cause == Cause::Nak && advanced > len {
-                self.set_arq(Arq::SelectiveRepeat(0));
-            }
+        } else if !kept && cause != Cause::Probe {
+            self.widen_reorder_window(now.saturating_sub(repair.since), true);
+        }
+        if cause == Cause::Nak && (kept || lost && advanced > len) {
+            self.set_arq(Arq::SelectiveRepeat(0));
         }
         if cause != Cause::Probe {
             // The queues on the path have drained, so round trips are shorter than the measured
@@ -517,9 +530,8 @@ impl Requester {
         let wait = self.rtt.rto(self.loss.repair.is_some_and(sent));
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
         let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps.wrapping_mul(2))));
-        if self.ack_deadline.is_some_and(|deadline| at < deadline) {
-            self.loss.probe_at = Some(at);
-        }
+        let before_deadline = self.ack_deadline.is_some_and(|deadline| at < deadline);
+        self.loss.probe_at = before_deadline.then_some(at);
     }
 
     /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its

@@ -371,34 +371,6 @@ impl Requester {
         }
     }
 
-    /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
-    /// acknowledged in the meantime. `original` and the result are those of
-    /// [`Requester::recovery_progress`].
-    fn on_progress(&mut self, before: Psn, original: bool, now: u64) -> Option<Repaired> {
-        let jumped = self.send_psn.since(before) < self.una.since(before);
-        if jumped {
-            self.send_psn = self.una;
-            self.response_psns = 0;
-        }
-        self.retries_left = self.retry_count;
-        self.rnr_retries_left = self.rnr_retry;
-        self.uncounted_retries = 0;
-        if !self.is_local_loss() {
-            self.dropped_until = None;
-        }
-        let una = self.una;
-        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
-        self.rnr_since = None;
-        self.implied_nak = false;
-        // The timer runs only while something is in flight, not while it waits for retransmission.
-        if self.send_psn == self.una {
-            self.ack_deadline = None;
-        } else {
-            self.arm_ack_timer(now);
-        }
-        self.recovery_progress(before, jumped, original, now)
-    }
-
     /// Handles an RNR NAK for this PSN: the packet and its successors wait for at least `time`
     /// nanoseconds (E-05), and for an eighth of the time for which the peer has not been ready.
     /// Otherwise two queue pairs of one host that retry for ever, with the shortest timer, would
