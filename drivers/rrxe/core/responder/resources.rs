@@ -135,22 +135,23 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Returns the oldest resource that awaits an answer.
+    /// Returns the oldest resource that awaits an answer, and its index.
     #[inline]
-    pub(super) fn oldest_pending(&self) -> Option<u8> {
+    pub(super) fn oldest_pending(&self) -> Option<(u8, Resource)> {
         if self.pending == 0 {
             return None;
         }
         // Search from the oldest, at `head`, to the end of the ring, and then from its start.
         let from_head = self.pending.wrapping_shr(u32::from(self.head));
-        Some(match from_head {
+        let index = match from_head {
             0 => self.pending.trailing_zeros() as u8,
             bits => self.head.wrapping_add(bits.trailing_zeros() as u8),
-        })
+        };
+        Some((index, *self.get(index)?))
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u8) -> Option<&Resource> {
+    fn get(&self, index: u8) -> Option<&Resource> {
         self.ring.get(usize::from(index))
     }
 

@@ -13,47 +13,25 @@ use crate::{Payload, Progress, TxError, TxPacket};
 ///
 /// An acknowledgement that is sent alone costs a packet. If the consumer answers each request with
 /// a message soon afterwards, the acknowledgement can leave together with that message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AckPolicy {
-    /// The acknowledgement leaves at once.
-    Immediate {
-        /// Consecutive requests that the consumer has answered in time.
-        prompt_replies: u32,
-        /// Arrival time of the last request, unless the consumer has answered it.
-        request_at: Option<u64>,
-    },
-    /// The acknowledgement waits for the reply, but not beyond a deadline.
-    Delayed {
-        /// Deadline of the acknowledgement that waits now.
-        until: Option<u64>,
-    },
-}
-
-impl Default for AckPolicy {
-    fn default() -> Self {
-        AckPolicy::Immediate {
-            prompt_replies: 0,
-            request_at: None,
-        }
-    }
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AckPolicy {
+    /// Consecutive requests that the consumer has answered in time.
+    prompt_replies: u32,
+    /// Arrival time of the last request, unless the consumer has answered it.
+    request_at: Option<u64>,
+    /// The acknowledgement waits for the reply. Otherwise it leaves at once.
+    delays: bool,
+    /// Deadline of the acknowledgement that waits now.
+    pub(super) until: Option<u64>,
 }
 
 impl AckPolicy {
-    /// Returns the deadline of the acknowledgement that waits.
-    #[inline]
-    pub(super) fn deadline(&self) -> Option<u64> {
-        match *self {
-            AckPolicy::Immediate { .. } => None,
-            AckPolicy::Delayed { until } => until,
-        }
-    }
-
     /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
     /// consumer has failed to reply in time, and the next ones leave at once. Returns whether it
     /// has waited.
     #[inline]
     fn on_sent_alone(&mut self) -> bool {
-        let waited = self.deadline().is_some();
+        let waited = self.until.is_some();
         if waited {
             *self = AckPolicy::default();
         }
@@ -108,10 +86,7 @@ impl<R: ResourceRing> Responder<R> {
     /// were sent, and why the next one was not.
     #[inline]
     fn send_some(&mut self, now: u64, max: u32, env: &mut impl Env) -> (u32, Result<(), TxError>) {
-        if let Some(index) = self.resources.oldest_pending() {
-            let Some(resource) = self.resources.get(index).copied() else {
-                return (0, Ok(()));
-            };
+        if let Some((index, resource)) = self.resources.oldest_pending() {
             let packet = self.response(&resource);
             let burst = match packet.opcode.operation() {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
@@ -164,7 +139,7 @@ impl<R: ResourceRing> Responder<R> {
     /// deadline it stops waiting.
     #[inline]
     fn waits_for_reply(&mut self, now: u64) -> bool {
-        match self.ack_policy.deadline() {
+        match self.ack_policy.until {
             Some(until) if until > now => self.owes_acknowledgement(),
             _ => {
                 self.ack_policy.on_sent_alone();
@@ -178,60 +153,49 @@ impl<R: ResourceRing> Responder<R> {
     pub(super) fn delay_acknowledgement(&mut self, now: u64) -> bool {
         let owes = self.owes_acknowledgement();
         let due = now.saturating_add(self.max_ack_delay);
-        match &mut self.ack_policy {
-            AckPolicy::Immediate { request_at, .. } => *request_at = Some(now),
-            // If it arrived together with the previous request, one reply acknowledges both.
-            AckPolicy::Delayed { until } if owes && until.is_none_or(|at| at == due) => {
-                *until = Some(due);
-                return true;
-            }
-            AckPolicy::Delayed { until: None } => {}
-            // The consumer has not answered the previous request.
-            AckPolicy::Delayed { until: Some(_) } => self.ack_policy = AckPolicy::default(),
+        let policy = &mut self.ack_policy;
+        if !policy.delays {
+            policy.request_at = Some(now);
+            return false;
         }
-        false
+        // If it arrived together with the previous request, one reply acknowledges both.
+        let waits = owes && policy.until.is_none_or(|until| until == due);
+        if waits {
+            policy.until = Some(due);
+        } else {
+            // The consumer has not answered the previous request, if that waits.
+            policy.on_sent_alone();
+        }
+        waits
     }
 
     /// Notes that the consumer has posted messages. Returns an acknowledgement that has waited for
     /// them, which the driver sends after them.
     pub fn on_reply(&mut self, now: u64) -> Option<TxPacket> {
-        match self.ack_policy {
-            AckPolicy::Immediate {
-                prompt_replies,
-                request_at: Some(at),
-            } => {
-                self.ack_policy = match prompt_replies.saturating_add(1) {
-                    _ if now.saturating_sub(at) >= self.max_ack_delay => AckPolicy::default(),
-                    prompt_replies if prompt_replies < self.prompt_replies => {
-                        AckPolicy::Immediate {
-                            prompt_replies,
-                            request_at: None,
-                        }
-                    }
-                    _ => AckPolicy::Delayed { until: None },
-                };
-                None
-            }
-            AckPolicy::Delayed { until: Some(_) } => {
-                // The acknowledgement counts as sent.
-                let owes = self.owes_acknowledgement();
-                self.ack_due &= !owes;
-                owes.then(|| {
-                    self.ack_policy = AckPolicy::Delayed { until: None };
-                    self.acknowledge_all()
-                })
-            }
-            _ => None,
+        let owes = self.ack_policy.until.is_some() && self.owes_acknowledgement();
+        if self.ack_policy.delays {
+            // The acknowledgement counts as sent.
+            self.ack_due &= !owes;
+            return owes.then(|| {
+                self.ack_policy.until = None;
+                self.acknowledge_all()
+            });
         }
+        let policy = &mut self.ack_policy;
+        let request_at = policy.request_at.take()?;
+        if now.saturating_sub(request_at) >= self.max_ack_delay {
+            policy.prompt_replies = 0;
+            return None;
+        }
+        policy.prompt_replies = policy.prompt_replies.saturating_add(1);
+        policy.delays = policy.prompt_replies >= self.prompt_replies;
+        None
     }
 
     /// Notes that the consumer's messages were sent without the acknowledgement that has waited for
     /// them. Returns whether one has waited: the driver calls [`Responder::poll_transmit`] then.
     pub fn on_reply_alone(&mut self) -> bool {
-        match &mut self.ack_policy {
-            AckPolicy::Delayed { until } => until.take().is_some(),
-            AckPolicy::Immediate { .. } => false,
-        }
+        self.ack_policy.until.take().is_some()
     }
 
     /// Ends the wait of an acknowledgement for a reply. Returns whether one has waited: the driver
