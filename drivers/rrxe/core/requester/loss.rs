@@ -31,7 +31,7 @@
 use super::peer::{Arq, ReadRestart};
 use super::request::SlotState;
 use super::transmit::Poll;
-use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot};
+use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot, WINDOW};
 use crate::psn::Psn;
 use crate::TxError;
 
@@ -197,7 +197,12 @@ impl Requester {
     /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
     /// of `len` packets after the observed reordering delay.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
-        self.rtt.bound_first(now);
+        if self.rtt.srtt() == 0 {
+            // The time since the flight began, an upper bound, is the first sample. Without one,
+            // the loss of a retransmission in the first flight would wait for the consumer's timer.
+            let time = now.saturating_sub(self.rtt.flight_start);
+            self.rtt.repairs.sample(time);
+        }
         let wait = self.loss.reorder_window;
         let at = (wait != 0).then(|| now.saturating_add(wait));
         self.loss.repair = Some(Repair {
@@ -216,8 +221,8 @@ impl Requester {
             _ => 1,
         };
         if len == OVERFLOW_BURST && !self.is_local_loss() {
-            // A queue on the path has overflowed.
-            self.window.on_overflow();
+            // A queue on the path has overflowed. The peer keeps out-of-order packets.
+            self.window.size = (self.window.size >> 1).max(WINDOW);
         }
         len
     }
@@ -503,8 +508,14 @@ impl Requester {
         self.loss.reorder_window = self.loss.reorder_window.max(by);
     }
 
-    /// Resets recovery because transmission restarts at the oldest unacknowledged packet.
-    pub(super) fn recovery_rewound(&mut self) {
+    /// Restarts transmission at the oldest unacknowledged packet.
+    pub(super) fn rewind(&mut self) {
+        self.next = self.tail;
+        self.credits.rewound();
+        self.send_psn = self.una;
+        self.response_psns = 0;
+        self.since_ackreq = 0;
+        self.ack_deadline = None;
         self.loss = Loss {
             scoreboard: Scoreboard {
                 seen: self.una,

@@ -2,7 +2,7 @@
 
 //! Properties of the peer that the requester has found out.
 
-use super::{RecoveryMode, Requester};
+use super::{RecoveryMode, Requester, WINDOW};
 use crate::psn::Psn;
 use crate::wire::Operation;
 use crate::Packet;
@@ -73,7 +73,7 @@ impl Requester {
         // again.
         match (self.arq == Arq::GoBackN, arq == Arq::GoBackN) {
             (false, true) => self.window.on_peer_drops(),
-            (true, false) => self.window.on_peer_buffers(),
+            (true, false) => self.window.size = WINDOW,
             _ => {}
         }
         self.arq = arq;

@@ -110,14 +110,6 @@ impl Rtt {
         }
     }
 
-    /// Takes the time since the flight began, an upper bound, as the first sample. Without one, the
-    /// loss of a retransmission in the first flight would wait for the consumer's timer.
-    pub(super) fn bound_first(&mut self, now: u64) {
-        if self.srtt() == 0 {
-            self.repairs.sample(now.saturating_sub(self.flight_start));
-        }
-    }
-
     /// Takes the time from a probe to an answer as a sample if it is longer than the estimate. (If
     /// the answer is to the original transmission, a round trip takes even longer.)
     pub(super) fn sample_probe(&mut self, time: u64) {

@@ -462,17 +462,6 @@ impl Requester {
         while self.tail != self.next && self.complete_tail(cx, Status::Success, 0) {}
     }
 
-    /// Restarts transmission at the oldest unacknowledged packet.
-    pub(super) fn rewind(&mut self) {
-        self.next = self.tail;
-        self.credits.rewound();
-        self.send_psn = self.una;
-        self.response_psns = 0;
-        self.since_ackreq = 0;
-        self.ack_deadline = None;
-        self.recovery_rewound();
-    }
-
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
     ///
     /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, to find

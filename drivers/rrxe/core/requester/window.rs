@@ -30,7 +30,7 @@ const MIN_MEASUREMENT: u64 = 2_000_000;
 /// The window of a requester, in packets.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    size: u32,
+    pub(super) size: u32,
     /// Measured capacity of the path, in packets.
     capacity: u32,
     /// Shortest round trip at the time of that measurement, in nanoseconds.
@@ -92,16 +92,6 @@ impl Window {
         // With a large window, bursts inflated the measured capacity.
         self.capacity >>= 1;
         self.size = MIN_WINDOW.max(self.capacity);
-    }
-
-    /// Restores the window: the peer turned out to keep out-of-order packets.
-    pub(super) fn on_peer_buffers(&mut self) {
-        self.size = WINDOW;
-    }
-
-    /// Halves the window after a queue overflow, for a peer that keeps out-of-order packets.
-    pub(super) fn on_overflow(&mut self) {
-        self.size = (self.size >> 1).max(WINDOW);
     }
 
     /// Halves the window after a loss, for a peer that drops out-of-order packets.

@@ -79,17 +79,18 @@ pub enum AtomicOp {
 }
 
 /// Operation that consumed a receive work request. The values are those of `enum ibv_wc_opcode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecvOpcode {
     /// A SEND.
+    #[default]
     Recv = 128,
     /// An RDMA WRITE with immediate data.
     RecvRdmaWithImm = 129,
 }
 
 /// The result of a receive work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvCompletion {
     /// The status.
     pub status: Status,
@@ -109,15 +110,10 @@ pub struct RecvCompletion {
 
 impl RecvCompletion {
     /// Returns the result of a receive work request that received nothing.
-    pub const fn new(status: Status) -> RecvCompletion {
+    pub fn new(status: Status) -> RecvCompletion {
         RecvCompletion {
             status,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
+            ..RecvCompletion::default()
         }
     }
 }
@@ -341,13 +337,6 @@ impl<R: ResourceRing> Responder<R> {
     /// Sets the first expected PSN: the low 24 bits (B-02).
     pub fn set_psn(&mut self, psn: u32) {
         self.epsn = Psn::new(psn);
-    }
-
-    /// Replaces the resource storage, which has room for all READs and atomics that the peer may
-    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there.
-    /// Returns the old storage.
-    pub fn set_resources(&mut self, resources: R) -> R {
-        self.resources.replace(resources)
     }
 
     /// Sets the accesses that the peer is granted (G-13).

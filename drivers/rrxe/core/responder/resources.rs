@@ -64,32 +64,10 @@ pub(super) struct Resources<R> {
 }
 
 impl<R: ResourceRing> Resources<R> {
-    fn new(mut ring: R) -> Resources<R> {
-        ring.fill(Resource::default());
-        Resources {
-            ring,
-            pending: 0,
-            head: 0,
-        }
-    }
-
     /// Returns the number of requests that the peer may have outstanding.
     #[inline]
     fn limit(&self) -> u8 {
         self.ring.len().min(MAX_RESOURCES) as u8
-    }
-
-    /// Moves the newest resources to another ring, and returns the old one.
-    pub(super) fn replace(&mut self, ring: R) -> R {
-        let old = core::mem::replace(self, Resources::new(ring));
-        let kept = old.limit().min(self.limit());
-        for age in (1..=kept).rev() {
-            let from = old.newest(age);
-            if let Some(resource) = old.get(from) {
-                self.push(*resource, old.pending & Self::bit(from) != 0);
-            }
-        }
-        old.ring
     }
 
     /// Returns the index of the `age`-th newest resource, with `age` from 1 to the length of the
@@ -112,11 +90,6 @@ impl<R: ResourceRing> Resources<R> {
         self.pending != 0
     }
 
-    #[inline]
-    const fn bit(index: u8) -> u128 {
-        1u128.wrapping_shl(index as u32)
-    }
-
     /// Returns whether there is room: not while the oldest resource waits for its first answer
     /// (C-14, C-15). A peer that sends a new request has received the answer to a duplicate.
     fn has_room(&self) -> bool {
@@ -128,7 +101,7 @@ impl<R: ResourceRing> Resources<R> {
         if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
             *place = resource;
             if pending {
-                self.pending |= Self::bit(self.head);
+                self.pending |= bit(self.head);
             }
             let next = self.head.wrapping_add(1);
             self.head = if next >= self.limit() { 0 } else { next };
@@ -164,13 +137,13 @@ impl<R: ResourceRing> Resources<R> {
         resource.at = resource.at.wrapping_add(packets);
         if resource.at >= resource.packets {
             resource.unanswered = false;
-            self.pending &= !Self::bit(index);
+            self.pending &= !bit(index);
         }
     }
 
     /// Forgets a resource that cannot be answered anymore.
     pub(super) fn forget(&mut self, index: u8) {
-        self.pending &= !Self::bit(index);
+        self.pending &= !bit(index);
         if let Some(resource) = self.ring.get_mut(usize::from(index)) {
             *resource = Resource::default();
         }
@@ -194,7 +167,7 @@ impl<R: ResourceRing> Resources<R> {
             }
             resource.start = at;
             resource.at = at;
-            self.pending |= Self::bit(index);
+            self.pending |= bit(index);
             return true;
         }
         false
@@ -202,6 +175,26 @@ impl<R: ResourceRing> Resources<R> {
 }
 
 impl<R: ResourceRing> Responder<R> {
+    /// Replaces the resource storage, which has room for all READs and atomics that the peer may
+    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there.
+    /// Returns the old storage.
+    pub fn set_resources(&mut self, ring: R) -> R {
+        let mut new = Resources {
+            ring,
+            ..Resources::default()
+        };
+        new.clear();
+        let old = &self.resources;
+        let kept = old.limit().min(new.limit());
+        for age in (1..=kept).rev() {
+            let from = old.newest(age);
+            if let Some(resource) = old.get(from) {
+                new.push(*resource, old.pending & bit(from) != 0);
+            }
+        }
+        core::mem::replace(&mut self.resources, new).ring
+    }
+
     /// Executes a READ, atomic, FLUSH or atomic write, the expected request, and keeps its answer.
     pub(super) fn on_read_or_atomic(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         use Operation as O;
@@ -342,6 +335,12 @@ impl<R: ResourceRing> Responder<R> {
         };
         Outcome::transmit(transmit)
     }
+}
+
+/// Returns the bit of a resource in [`Resources::pending`].
+#[inline]
+const fn bit(index: u8) -> u128 {
+    1u128.wrapping_shl(index as u32)
 }
 
 /// Returns the operation of an atomic request.
