@@ -98,7 +98,6 @@ impl NotificationPoint {
     }
 }
 
-/// A rate limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limit {
     /// Current rate in bytes per second.

@@ -115,16 +115,13 @@ impl Packet {
             0
         };
         let ext = Self::parse_ext(&bth, operation, &mut rest)?;
-        let header_len = head.len().wrapping_sub(rest.len());
-        let header_len = u8::try_from(header_len).map_err(|_| ParseError::Length)?;
+        let header_len = head.len().wrapping_sub(rest.len()) as u8;
 
         // Headers, padding and ICRC must fit. Headers are multiples of four bytes, and so is the
         // payload with its padding.
-        let payload_len = total_len
-            .checked_sub(u32::from(header_len))
-            .and_then(|n| n.checked_sub(ICRC_LEN))
-            .and_then(|n| n.checked_sub(u32::from(bth.pad)))
-            .ok_or(ParseError::Length)?;
+        let others = u32::from(header_len).saturating_add(ICRC_LEN);
+        let others = others.saturating_add(bth.pad.into());
+        let payload_len = total_len.checked_sub(others).ok_or(ParseError::Length)?;
         if total_len & 3 != 0 {
             return Err(ParseError::Length);
         }

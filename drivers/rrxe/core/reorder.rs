@@ -123,7 +123,6 @@ impl Reorder {
         self.get(ring, self.len.checked_sub(1)?)
     }
 
-    /// Returns the n-th packet.
     fn get<'a, P>(&self, ring: &'a [Option<Buffered<P>>], n: u32) -> Option<&'a Buffered<P>> {
         ring.get(self.index(ring.len(), n))?.as_ref()
     }
@@ -218,23 +217,20 @@ impl Reorder {
         }
         let bytes = buffered.counts();
         while self.len as usize >= capacity || self.bytes.saturating_add(bytes) > room {
-            let last = self.len.wrapping_sub(1);
-            if self.len == 0 || at > last {
+            if at == self.len {
                 return Some(buffered.packet);
             }
-            drop(self.take(ring, last));
-            self.len = last;
+            self.len = self.len.wrapping_sub(1);
+            drop(self.take(ring, self.len));
         }
         if self.len == 0 || buffered.arrived < self.oldest {
             self.oldest = buffered.arrived;
         }
         self.bytes = self.bytes.saturating_add(bytes);
-        let mut n = self.len;
-        while n > at {
-            let before = n.wrapping_sub(1);
+        for n in (at..self.len).rev() {
             // Both indices are valid, because the capacity is a power of two.
-            ring.swap(self.index(capacity, before), self.index(capacity, n));
-            n = before;
+            let after = self.index(capacity, n.wrapping_add(1));
+            ring.swap(self.index(capacity, n), after);
         }
         if let Some(slot) = ring.get_mut(self.index(capacity, at)) {
             *slot = Some(buffered);

@@ -16,9 +16,9 @@ use crate::{Ext, Packet};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credits {
     /// Messages whose last packet was sent; a rewind sets it back.
-    sent: u32,
+    pub(super) sent: u32,
     /// Messages completed.
-    completed: u32,
+    pub(super) completed: u32,
     /// Value of `sent` up to which messages may be sent; `None` without a limit.
     limit: Option<u32>,
 }
@@ -26,19 +26,14 @@ pub(super) struct Credits {
 impl Credits {
     /// Notes that the last packet of a message was sent.
     #[inline]
-    pub(super) fn sent(&mut self, op: SendOp) {
+    pub(super) fn on_sent(&mut self, op: SendOp) {
         self.sent = self.sent.wrapping_add(u32::from(op.uses_receive()));
     }
 
     /// Notes that the oldest message is complete.
     #[inline]
-    pub(super) fn completed(&mut self, op: SendOp) {
+    pub(super) fn on_completed(&mut self, op: SendOp) {
         self.completed = self.completed.wrapping_add(u32::from(op.uses_receive()));
-    }
-
-    /// Notes that transmission restarts at the oldest message.
-    pub(super) fn rewound(&mut self) {
-        self.sent = self.completed;
     }
 
     /// Returns whether another message may be sent.

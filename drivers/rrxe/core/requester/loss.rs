@@ -29,7 +29,6 @@
 //! no probes, and round trips only size the window.
 
 use super::peer::{Arq, ReadRestart};
-use super::request::SlotState;
 use super::transmit::Poll;
 use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot, WINDOW};
 use crate::psn::Psn;
@@ -108,7 +107,6 @@ impl Repair {
     }
 }
 
-/// An acknowledged repair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repaired {
     repair: Repair,
@@ -126,7 +124,6 @@ struct AskedRead {
     fresh: bool,
 }
 
-/// State of loss recovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loss {
     /// The repair in progress.
@@ -511,7 +508,7 @@ impl Requester {
     /// Restarts transmission at the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
         self.next = self.tail;
-        self.credits.rewound();
+        self.credits.sent = self.credits.completed;
         self.send_psn = self.una;
         self.response_psns = 0;
         self.since_ackreq = 0;
@@ -659,7 +656,7 @@ impl Requester {
     fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
         let mut number = self.tail.wrapping_add(1);
         while let Some(slot) = self.slot(slots, number) {
-            if slot.progress.state != SlotState::Started {
+            if !slot.is_started() {
                 return None;
             }
             let first = slot.progress.first_psn.since(self.una);

@@ -187,11 +187,16 @@ impl<P> SendSlot<P> {
             .add(self.progress.packets.wrapping_sub(1))
     }
 
+    /// Returns whether the work request has PSNs or, if it is local, was executed.
+    #[inline]
+    pub(super) fn is_started(&self) -> bool {
+        self.progress.state == SlotState::Started
+    }
+
     /// Returns whether the work request has started and this PSN is one of its packets.
     #[inline]
     pub(super) fn contains(&self, psn: Psn) -> bool {
-        self.progress.state == SlotState::Started
-            && psn.since(self.progress.first_psn) < self.progress.packets
+        self.is_started() && psn.since(self.progress.first_psn) < self.progress.packets
     }
 
     /// Returns whether the work request has started, and this PSN is one of its later packets.

@@ -116,9 +116,8 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
-        let unanswered = self.slot(cx.slots, self.tail).is_some_and(|slot| {
-            slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started
-        });
+        let unanswered = |slot: &SendSlot<_>| slot.op.is_read_or_atomic() && slot.is_started();
+        let unanswered = self.slot(cx.slots, self.tail).is_some_and(unanswered);
         if !left || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
@@ -341,30 +340,25 @@ impl Requester {
     /// completes SENDs and WRITEs, and stops at a READ or atomic.
     fn acknowledge(&mut self, cx: &mut Ctx<'_, impl Env>, limit: Psn) -> Acked {
         let before = self.una;
-        let unanswered_read = loop {
-            let left = limit.since(self.una);
-            if left == 0 {
-                break false;
-            }
+        let mut unanswered_read = false;
+        while self.una != limit && !unanswered_read {
             let Some(slot) = self.slot(cx.slots, self.tail) else {
-                break false;
+                break;
             };
+            let end = slot.last_psn().next();
             if slot.op.is_read_or_atomic() {
-                break true;
-            }
-            let unacknowledged = slot.last_psn().next().since(self.una);
-            if left < unacknowledged || slot.progress.state != SlotState::Started {
+                unanswered_read = true;
+            } else if slot.is_started() && end.since(self.una) <= limit.since(self.una) {
+                self.una = end;
+                self.complete_answered(cx);
+            } else {
                 self.una = limit;
-                break false;
             }
-            self.una = self.una.add(unacknowledged);
-            self.complete_answered(cx);
-        };
-        let repaired = if self.una == before {
-            None
-        } else {
-            self.on_progress(before, false, cx.now)
-        };
+        }
+        let mut repaired = None;
+        if self.una != before {
+            repaired = self.on_progress(before, false, cx.now);
+        }
         Acked {
             unanswered_read,
             repaired,
@@ -444,16 +438,16 @@ impl Requester {
         let Some(slot) = self.slot(cx.slots, self.tail) else {
             return false;
         };
-        if slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started {
+        if slot.op.is_read_or_atomic() && slot.is_started() {
             self.reads = self.reads.saturating_sub(1);
         }
         let completion = slot.completion(status, syndrome);
         cx.env.complete(slot, completion);
         if self.next == self.tail {
-            self.credits.sent(slot.op);
+            self.credits.on_sent(slot.op);
             self.next = self.next.wrapping_add(1);
         }
-        self.credits.completed(slot.op);
+        self.credits.on_completed(slot.op);
         self.tail = self.tail.wrapping_add(1);
         true
     }
@@ -467,10 +461,8 @@ impl Requester {
 
     /// Completes the executed local operations at the tail.
     pub(super) fn complete_local(&mut self, cx: &mut Ctx<'_, impl Env>) {
-        while self
-            .slot(cx.slots, self.tail)
-            .is_some_and(|slot| slot.op.is_local() && slot.progress.state == SlotState::Started)
-        {
+        let executed = |slot: &SendSlot<_>| slot.op.is_local() && slot.is_started();
+        while self.slot(cx.slots, self.tail).is_some_and(executed) {
             self.complete_tail(cx, Status::Success, 0);
         }
     }

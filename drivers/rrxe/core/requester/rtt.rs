@@ -86,14 +86,6 @@ impl Rtt {
         now.saturating_sub(sent) < self.min >> 1
     }
 
-    /// Starts a sample with a packet that is sent for the first time.
-    #[inline]
-    pub(super) fn time(&mut self, psn: Psn, now: u64) {
-        if self.timed.is_none() {
-            self.timed = Some((psn, now));
-        }
-    }
-
     /// Takes the pending sample if its packet is one of the `acknowledged` ones from `first` on.
     #[inline]
     pub(super) fn on_progress(&mut self, first: Psn, acknowledged: u32, now: u64) {

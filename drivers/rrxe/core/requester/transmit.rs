@@ -30,15 +30,10 @@ impl Requester {
         let cx = &mut Ctx { slots, now, env };
         let progress = Progress::default();
         self.rate.wakeup = None;
-        match self.state {
-            State::Idle => return progress,
-            State::SendError | State::Error => {
-                self.flush(cx);
-                return progress;
-            }
-            State::Ready => {}
+        if matches!(self.state, State::SendError | State::Error) {
+            self.flush(cx);
         }
-        if self.waits_for_ready(self.una) {
+        if self.state != State::Ready || self.waits_for_ready(self.una) {
             return progress;
         }
         let poll = &mut Poll { budget, progress };
@@ -102,7 +97,7 @@ impl Requester {
         match result {
             Ok(false) => {}
             Ok(true) => {
-                self.credits.sent(slot.op);
+                self.credits.on_sent(slot.op);
                 self.next = self.next.wrapping_add(1);
                 if !self.service.is_reliable() {
                     self.complete_sent(cx);
@@ -121,10 +116,8 @@ impl Requester {
             poll.progress.more = true;
             return false;
         }
-        let started = self
-            .slot(cx.slots, self.tail)
-            .is_some_and(|slot| slot.progress.state == SlotState::Started);
-        if self.send_psn == self.una || !started {
+        let tail = self.slot(cx.slots, self.tail);
+        if self.send_psn == self.una || tail.is_none_or(|slot| !slot.is_started()) {
             self.loss.repair = None;
             return true;
         }
@@ -161,9 +154,9 @@ impl Requester {
             && poll.progress.sent < poll.budget
             && self.rate.ready(cx.now)
         {
-            let Some(slot) = self.slot(cx.slots, number).filter(|slot| {
-                slot.progress.state == SlotState::Started && !slot.op.is_read_or_atomic()
-            }) else {
+            let slot = self.slot(cx.slots, number);
+            let slot = slot.filter(|slot| slot.is_started() && !slot.op.is_read_or_atomic());
+            let Some(slot) = slot else {
                 return;
             };
             if slot.op.is_local() || psn.since(slot.progress.first_psn) >= slot.progress.packets {
@@ -246,16 +239,15 @@ impl Requester {
     /// Returns the number of request packets sent and not acknowledged.
     #[inline]
     fn in_flight(&self) -> u32 {
-        self.send_psn
-            .since(self.una)
-            .saturating_sub(self.response_psns)
+        let outstanding = self.send_psn.since(self.una);
+        outstanding.saturating_sub(self.response_psns)
     }
 
     /// Returns how many packets from `send_psn` on, in the middle of a message, have the same
     /// headers and so form a burst.
     #[inline]
     fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
-        if slot.progress.state != SlotState::Started
+        if !slot.is_started()
             || at == 0
             || !slot.op.carries_data()
             || self.rnr_wait.is_some()
@@ -290,7 +282,7 @@ impl Requester {
         max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
-        if slot.progress.state != SlotState::Started {
+        if !slot.is_started() {
             // If the driver has no room, the next attempt may start at another PSN.
             slot.progress.first_psn = self.send_psn;
         }
@@ -323,12 +315,9 @@ impl Requester {
             SendOp::Read => slot.last_psn().next().since(self.send_psn),
             _ => packets,
         };
-        self.since_ackreq = if ackreq {
-            0
-        } else {
-            self.since_ackreq.wrapping_add(packets)
-        };
-        if slot.progress.state != SlotState::Started {
+        let since_ackreq = self.since_ackreq.wrapping_add(packets);
+        self.since_ackreq = if ackreq { 0 } else { since_ackreq };
+        if !slot.is_started() {
             slot.progress.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
@@ -340,7 +329,7 @@ impl Requester {
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
             // Not after a READ, whose time would be part of the sample.
-            self.rtt.time(self.send_psn, now);
+            self.rtt.timed.get_or_insert((self.send_psn, now));
         }
         let begins = self.send_psn == self.una;
         self.send_psn = self.send_psn.add(psns);
@@ -442,7 +431,7 @@ impl Requester {
         if !self.local_may_run(slot) {
             return false;
         }
-        if slot.progress.state == SlotState::Started {
+        if slot.is_started() {
             return true;
         }
         // It has a position among the PSNs, but takes none.
@@ -454,7 +443,7 @@ impl Requester {
             }
             Err(_) => SlotState::Failed(Status::LocQpOp),
         };
-        slot.progress.state == SlotState::Started
+        slot.is_started()
     }
 
     /// Completes every work request handed over (UC and UD).
@@ -495,7 +484,6 @@ impl<P> SendSlot<P> {
         self.progress.packets.saturating_sub(at) <= 1 || self.op == SendOp::Read
     }
 
-    /// Returns the payload of a request packet at this offset.
     #[inline]
     fn payload(&self, offset: u32, mtu: Mtu) -> Payload {
         if !self.op.carries_data() {

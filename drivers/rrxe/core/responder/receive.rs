@@ -241,7 +241,6 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Handles a datagram.
     fn on_datagram(&mut self, packet: &Packet, env: &mut impl Env) -> Outcome {
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = packet.ext else {
             return self.drop_packet();

@@ -78,7 +78,6 @@ impl<R: ResourceRing> Resources<R> {
         self.head.checked_sub(age).unwrap_or(wrapped)
     }
 
-    /// Forgets all resources.
     pub(super) fn clear(&mut self) {
         self.ring.fill(Resource::default());
         self.pending = 0;
