@@ -74,7 +74,10 @@ impl Requester {
     pub(super) fn is_credit_update(&mut self, packet: &Packet, credit: Option<u8>) -> bool {
         let repeats = packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
         let credit = credit.filter(|_| repeats && self.credits.limit.is_some());
-        credit.map(|code| self.credits.grant(code)).is_some()
+        if let Some(code) = credit {
+            self.credits.grant(code);
+        }
+        credit.is_some()
     }
 }
 
