@@ -49,7 +49,7 @@ use rrxe_core::{
 pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
 
 /// State of a READ or atomic.
-pub(crate) type Resource = rrxe_core::Resource<PdId>;
+pub(crate) type Resource = rrxe_core::Resource;
 
 /// The receive side.
 pub(crate) struct RecvSide {
@@ -385,8 +385,6 @@ impl Env<'_> {
 }
 
 impl ResponderEnv for Env<'_> {
-    type Domain = PdId;
-
     fn fetch_recv(&mut self) -> Option<u32> {
         if let Some(srq) = &self.ctx.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));

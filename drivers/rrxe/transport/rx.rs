@@ -33,7 +33,7 @@ use linux_rdma::{
 use rrxe_core::{
     icrc::{self, Prefix, ICRC, NO_ICRC},
     wire::{self, Bth},
-    Packet, MAX_HEADER,
+    Packet, Service, MAX_HEADER,
 };
 
 /// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A softirq
@@ -320,7 +320,7 @@ impl Receiver {
         // A connected queue pair takes the packets of its path, in its namespace
         // (`Path::is_from_peer`).
         let own = &qp.device.netdev;
-        let is_ud = bth.opcode.class() == wire::Class::Ud;
+        let is_ud = bth.opcode.service() == Some(Service::Ud);
         let belongs = dev == &**own
             || (is_ud || dev.net(rcu) == own.net(rcu)) && Self::is_for(dev, own, skb, rcu);
         belongs.then_some(qp)
@@ -344,7 +344,7 @@ impl Receiver {
             Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
         };
         match (skb.destination().is_multicast(), bth.dest_qpn) {
-            (true, multicast::QPN) if bth.opcode.class() == wire::Class::Ud => {
+            (true, multicast::QPN) if bth.opcode.service() == Some(Service::Ud) => {
                 batch.finish();
                 if let Some(device) = device_on(dev, rcu) {
                     let groups = &device.data().multicast;

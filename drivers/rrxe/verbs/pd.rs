@@ -5,8 +5,7 @@
 use kernel::sync::atomic::{Atomic, Relaxed};
 
 /// Identity of a protection domain. Never reused. The default is that of no protection domain.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct PdId(pub(super) u64);
+pub(crate) use rrxe_core::DomainId as PdId;
 
 static NEXT: Atomic<u64> = Atomic::new(1);
 
