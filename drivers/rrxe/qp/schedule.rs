@@ -419,6 +419,10 @@ impl SerialTask<EVENT_WORK> for Qp {
 }
 
 impl TimerCallback for Qp {
+    fn timer(&self) -> &SoftTimer<Self> {
+        &self.timer
+    }
+
     fn expired(this: ArcBorrow<'_, Self>) {
         Self::half_expired::<SendSide>(this);
         Self::half_expired::<RecvSide>(this);
