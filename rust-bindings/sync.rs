@@ -35,7 +35,7 @@ pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
-pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork, Turn};
+pub use serial_work::{HasSerialWork, SerialTask, SerialWork, Turn};
 pub use timer::{SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};
 

@@ -107,7 +107,7 @@ struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.
     link: LinkRegistration<Rrxe>,
     #[pin]
-    notifier: NetdevNotifier<link::Follower>,
+    notifier: NetdevNotifier,
     /// Dropped after the last device, and before what the threads and work items use.
     _threads: UserThreads,
     _events: OpenWorkqueue,
@@ -161,7 +161,7 @@ impl kernel::InPlaceModule for Module {
             state: SharedState::new()?,
             _threads: UserThreads::new()?,
             _events: EVENT_QUEUE.open(c"rrxe_events")?,
-            notifier <- NetdevNotifier::new(link::Follower),
+            notifier <- NetdevNotifier::new::<link::Follower>(),
             link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)
     }

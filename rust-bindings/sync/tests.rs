@@ -9,7 +9,7 @@ mod cases {
         sync::ModuleWorkqueue,
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
-        sync::{SerialQueue, SerialTask, SerialWork},
+        sync::{SerialTask, SerialWork},
         time,
     };
     use kernel::{
@@ -472,10 +472,6 @@ mod cases {
 
     impl SerialTask for Worker {
         const ROUNDS: u32 = 4;
-
-        fn queue() -> SerialQueue {
-            SerialQueue::Softirq
-        }
 
         fn round(this: ArcBorrow<'_, Self>, kinds: u32) -> bool {
             this.overlaps.add(this.inside.xchg(1, Full), Relaxed);
