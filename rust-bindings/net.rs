@@ -25,8 +25,9 @@ mod udp_tunnel;
 pub use addr::{IpAddr, IpVersion};
 pub use datagram::{Datagram, Fragment, KeptDatagram};
 pub use device::{DeviceName, NetDevice};
-pub use local_out::{LocalOut, LocalOutHook, LocalPacket};
+pub use local_out::{hook_local_out, LocalOut, LocalPacket};
 pub use namespace::{NetNs, NetNsCookie, NetRef};
+pub use net_exit::{InNamespace, NetExit};
 pub use notifier::{NetdevEvents, NetdevNotifier};
 pub use owner::TxOwner;
 pub use packet_writer::PacketWriter;
@@ -36,7 +37,7 @@ pub use route::{Flow, Route};
 pub use rx::RxSkb;
 pub use tx::TxSkb;
 pub use tx_queue::{TxQueue, XmitStats};
-pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};
+pub use udp_tunnel::{open_udp_tunnel, UdpReceive};
 
 /// Bytes of an IPv4 header without options (RFC 791).
 pub const IPV4_HEADER: usize = 20;

@@ -5,9 +5,9 @@
 //! C header: `include/linux/netfilter.h`.
 
 use super::{
-    net_exit::{self, Owned},
+    net_exit::{InNamespace, NetExit, Owned},
     skb::Skb,
-    IpAddr, IpVersion, NetNs, NetRef, UdpTunnels,
+    IpAddr, IpVersion, NetNs, NetRef,
 };
 use crate::raw;
 use core::{
@@ -148,86 +148,49 @@ impl LocalPacket<'_> {
     }
 }
 
-/// A registered [`LocalOut`] filter for the packets that sockets of one namespace send, over IPv4
-/// and IPv6. It runs after all hooks that may change the packet (`NF_IP_PRI_LAST`).
+/// Registers a filter for the packets that sockets of a namespace send, over IPv4 and IPv6. It runs
+/// after all hooks that may change the packet (`NF_IP_PRI_LAST`). Sleeps.
 ///
-/// # Invariants
-///
-/// Until `net_exit` has unregistered the hook, `_ops` is its, with `_handler` as `priv`.
-pub struct LocalOutHook<H: LocalOut> {
-    id: net_exit::Id,
-    _ops: KBox<Opaque<raw::nf_hook_ops>>,
-    _handler: Arc<H>,
-    _tunnels: Arc<UdpTunnels>,
-}
-
-// SAFETY: A hook belongs to no thread; `H` is `Send` and `Sync`.
-unsafe impl<H: LocalOut> Send for LocalOutHook<H> {}
-// SAFETY: No method takes a shared reference.
-unsafe impl<H: LocalOut> Sync for LocalOutHook<H> {}
-
-impl<H: LocalOut> LocalOutHook<H> {
-    /// Registers a hook. Sleeps.
-    ///
-    /// `net` keeps the namespace from ending during the call. If the namespace ends later,
-    /// `tunnels` unregisters the hook. Returns `EOPNOTSUPP` if the kernel was built without
-    /// `CONFIG_NETFILTER`.
-    pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
-        let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
-        let data = Arc::as_ptr(&handler).cast_mut().cast();
-        // SAFETY: `ops` is valid for writes, and nothing else has its address yet. If `register`
-        // succeeds, the hook is registered in `net`. Nothing but the list unregisters it.
-        let id = unsafe {
+/// `net` keeps the namespace from ending during the call. Returns `EOPNOTSUPP` if the kernel was
+/// built without `CONFIG_NETFILTER`.
+pub fn hook_local_out<H: LocalOut>(
+    exit: &Arc<NetExit>,
+    net: &NetRef,
+    handler: Arc<H>,
+) -> Result<InNamespace<H>> {
+    if !cfg!(CONFIG_NETFILTER) {
+        return Err(crate::errno::not_supported());
+    }
+    let data = Arc::as_ptr(&handler).cast_mut().cast();
+    let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
+    let create = || {
+        // SAFETY: The namespace is valid, and `ops` is valid for writes and lives until it is
+        // unregistered. Netfilter may call `hook` from here on.
+        unsafe {
             raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data);
-            net_exit::add(net, || {
-                register(net, ops.get()).map(|()| Owned::Hook(ops.get()))
-            })
-        }?;
-        // INVARIANT: The hook is `ops`, whose `priv` points to `handler`.
-        Ok(Self {
-            id,
-            _ops: ops,
-            _handler: handler,
-            _tunnels: tunnels.clone(),
-        })
-    }
-}
-
-/// Registers a hook.
-#[cfg(CONFIG_NETFILTER)]
-fn register(net: &NetNs, ops: *mut raw::nf_hook_ops) -> Result {
-    // SAFETY: The namespace is valid, and `ops` is initialised. The caller keeps it until it is
-    // unregistered. Netfilter may call `hook` from here on.
-    kernel::error::to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
-}
-
-/// Registers a hook.
-#[cfg(not(CONFIG_NETFILTER))]
-fn register(_net: &NetNs, _ops: *mut raw::nf_hook_ops) -> Result {
-    Err(crate::errno::not_supported())
-}
-
-impl<H: LocalOut> Drop for LocalOutHook<H> {
-    /// Unregisters the hook and waits for the handler. Sleeps.
-    fn drop(&mut self) {
-        // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
-        // include/linux/netfilter.h), which this waits for.
-        net_exit::release(self.id);
-    }
+            #[cfg(CONFIG_NETFILTER)]
+            kernel::error::to_result(raw::nf_register_net_hook(net.as_raw(), ops.get()))?;
+        }
+        Ok(Owned::Hook(ops))
+    };
+    // SAFETY: `create` returns a hook that is registered in `net`, and that nothing else
+    // unregisters. Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
+    // include/linux/netfilter.h).
+    unsafe { InNamespace::new(exit, net, handler, create) }
 }
 
 /// Asks the handler whether a packet may leave.
 ///
 /// # Safety
 ///
-/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`.
+/// Only netfilter calls this, as a hook of [`hook_local_out`], whose `H` is `data`.
 unsafe extern "C" fn hook<H: LocalOut>(
     data: *mut c_void,
     skb: *mut raw::sk_buff,
     state: *const raw::nf_hook_state,
 ) -> c_uint {
     // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its caller keeps
-    // the namespace. `drop` keeps the handler until no CPU is in the hook.
+    // the namespace. `InNamespace` keeps the handler until no CPU is in the hook.
     let (skb, sk, net, handler) = unsafe {
         (
             Skb::from_raw(skb),
