@@ -143,7 +143,7 @@ impl<'a> PacketWriter<'a> {
             let to = self.start.add(self.filled);
             match sum {
                 Some(crc) => {
-                    let crc = crc32::copy_raw(self.vector, crc, to, source, len);
+                    let crc = crc32::crc32_le(self.vector, crc, Some(to), source, len);
                     let end = self.filled.wrapping_add(len);
                     self.sum = Some(Sum { crc, end });
                 }
