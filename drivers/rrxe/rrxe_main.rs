@@ -121,9 +121,9 @@ struct SharedState;
 
 impl SharedState {
     fn new() -> Result<Self> {
+        let config = config::Config::from_parameters()?;
         let tables = tables::Tables::new()?;
         let receiver = rx::Receiver::new(tables.clone())?;
-        let config = config::Config::from_parameters();
         let sockets = sockets::Sockets::new(receiver, config.local_guard)?;
         let state = State {
             tables,
