@@ -2,7 +2,7 @@
 
 //! The datagrams of a received packet and access to their bytes.
 
-use super::{rx::RxSkb, skb::shim_skb_shinfo, UDP_HEADER};
+use super::{addr::field, rx::RxSkb, skb::shim_skb_shinfo, UDP_HEADER};
 use crate::{crc32, raw, shared_bytes, vector::Vector};
 use core::{marker::PhantomData, num::NonZero, ptr::NonNull};
 use kernel::prelude::*;
@@ -160,7 +160,7 @@ impl<'a> Datagram<'a> {
     /// holds several datagrams.
     #[inline]
     pub fn ident(&self) -> u16 {
-        let first = u16::from_be_bytes(self.skb.ip_field(4));
+        let first = u16::from_be_bytes(field(self.skb.ip_header(), 4));
         first.wrapping_add(self.part.index)
     }
 

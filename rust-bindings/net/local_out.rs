@@ -5,6 +5,7 @@
 //! C header: `include/linux/netfilter.h`.
 
 use super::{
+    addr::source,
     net_exit::{InNamespace, NetExit, Owned},
     skb::Skb,
     IpAddr, IpVersion, NetNs, NetRef,
@@ -13,6 +14,7 @@ use crate::raw;
 use core::{
     ffi::{c_uint, c_void},
     ptr::NonNull,
+    slice,
 };
 use kernel::{prelude::*, sync::Arc, types::Opaque};
 
@@ -27,7 +29,8 @@ pub trait LocalOut: Send + Sync + 'static {
     /// Returns whether a packet of a socket may leave. If not, the sender gets `EPERM`. Called in
     /// an RCU read-side section, in any context but a hard interrupt, on several CPUs in parallel.
     ///
-    /// Packets without a socket always leave, without a call.
+    /// Packets without a full socket always leave, without a call: those of the kernel, and those
+    /// that TCP sends before or after a connection.
     fn may_leave(&self, packet: &LocalPacket<'_>) -> bool;
 }
 
@@ -35,8 +38,8 @@ pub trait LocalOut: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `sk` is valid for `'a`, which is inside an RCU read-side section. The packet has a whole IP
-/// header of the version that its `protocol` says.
+/// `sk` is a full socket, and valid for `'a`, which is inside an RCU read-side section. The packet
+/// has a whole, linear IP header of the version that its `protocol` says.
 pub struct LocalPacket<'a> {
     skb: &'a Skb,
     sk: NonNull<raw::sock>,
@@ -49,39 +52,35 @@ impl LocalPacket<'_> {
         self.net
     }
 
-    /// Returns whether the packet is UDP. The IP header decides; if it names another protocol,
-    /// perhaps because IPv6 extension headers come first, the socket decides.
+    /// Returns the IP header, without options or extension headers.
     #[inline]
-    fn is_udp(&self) -> bool {
-        let sk = self.sk.as_ptr();
-        // SAFETY: By the type invariant, the packet has a whole IP header of this version, and the
-        // socket is valid; a full socket has a protocol (`sk_fullsock()`, include/net/sock.h).
-        unsafe {
-            let header = raw::shim_skb_network_header(self.skb.as_raw());
-            let protocol = match self.skb.version() {
-                IpVersion::V4 => *header.add(9),
-                IpVersion::V6 => *header.add(6),
-            };
-            protocol == UDP
-                || (raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into())
-        }
+    fn ip_header(&self) -> &[u8] {
+        let len = self.skb.version().header_len();
+        // SAFETY: By the type invariant, the packet has a header of at least this length.
+        unsafe { slice::from_raw_parts(raw::shim_skb_network_header(self.skb.as_raw()), len) }
     }
 
     /// Returns the destination port if the packet is a UDP datagram. A large datagram has not yet
     /// been fragmented or segmented.
     #[inline]
     pub fn udp_destination_port(&self) -> Option<u16> {
-        if !self.is_udp() {
-            return None;
-        }
+        let protocol = match self.skb.version() {
+            IpVersion::V4 => 9,
+            IpVersion::V6 => 6,
+        };
+        let is_udp = self.ip_header().get(protocol) == Some(&UDP);
         let mut port = [0; 2];
         let skb = self.skb.as_raw();
-        // SAFETY: By its type invariant, `skb` is valid; `port` is valid for two bytes.
-        // `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet. The functions
-        // that make UDP headers set the transport header to them (`udp_send_skb()`, net/ipv4/udp.c;
-        // `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`, net/ipv4/udp_tunnel_core.c;
-        // `raw_send_hdrinc()`, net/ipv4/raw.c).
+        // SAFETY: By their type invariants, the packet and the socket are valid; `port` is valid
+        // for two bytes. `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet.
+        // The functions that make UDP headers set the transport header to them (`udp_send_skb()`,
+        // net/ipv4/udp.c; `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`,
+        // net/ipv4/udp_tunnel_core.c; `raw_send_hdrinc()`, net/ipv4/raw.c).
         let result = unsafe {
+            // The header may name another protocol because IPv6 extension headers come first.
+            if !is_udp && raw::shim_sk_protocol(self.sk.as_ptr()) != UDP.into() {
+                return None;
+            }
             let offset = raw::shim_skb_transport_offset(skb);
             let at = offset.saturating_add(DESTINATION_PORT);
             raw::skb_copy_bits(skb, at, port.as_mut_ptr().cast(), 2)
@@ -91,15 +90,7 @@ impl LocalPacket<'_> {
 
     /// Returns the packet's source address.
     pub fn source(&self) -> IpAddr {
-        // SAFETY: By the type invariant, the packet has a whole, linear header: at least 20 bytes
-        // of IPv4, or 40 of IPv6.
-        unsafe {
-            let header = raw::shim_skb_network_header(self.skb.as_raw());
-            match self.skb.version() {
-                IpVersion::V4 => IpAddr::V4(*header.add(12).cast()),
-                IpVersion::V6 => IpAddr::V6(*header.add(8).cast()),
-            }
-        }
+        source(self.skb.version(), self.ip_header())
     }
 
     /// Returns whether the process that opened the socket had CAP_NET_RAW over the namespace when
@@ -112,9 +103,6 @@ impl LocalPacket<'_> {
         // both stay valid while the lock is held. `security_capable()` does not sleep: the kernel
         // also calls it with spin locks held.
         unsafe {
-            if !raw::shim_sk_fullsock(sk) {
-                return false;
-            }
             raw::shim_sk_callback_lock(sk);
             let socket = raw::shim_sk_socket(sk);
             let file = if socket.is_null() {
@@ -135,16 +123,9 @@ impl LocalPacket<'_> {
 
     /// Returns the UID of the socket's owner in the initial user namespace.
     pub fn owner(&self) -> u32 {
-        let sk = self.sk.as_ptr();
-        // SAFETY: By the type invariant, the socket is valid; a full socket has an owner
+        // SAFETY: By the type invariant, the socket is valid and full: it has an owner
         // (include/net/sock.h).
-        unsafe {
-            if raw::shim_sk_fullsock(sk) {
-                raw::shim_sk_uid(sk)
-            } else {
-                0
-            }
-        }
+        unsafe { raw::shim_sk_uid(self.sk.as_ptr()) }
     }
 }
 
@@ -190,16 +171,16 @@ unsafe extern "C" fn hook<H: LocalOut>(
     state: *const raw::nf_hook_state,
 ) -> c_uint {
     // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its caller keeps
-    // the namespace. `InNamespace` keeps the handler until no CPU is in the hook.
+    // the namespace and the socket. `InNamespace` keeps the handler until no CPU is in the hook.
     let (skb, sk, net, handler) = unsafe {
         (
             Skb::from_raw(skb),
-            (*state).sk,
+            NonNull::new((*state).sk).filter(|sk| raw::shim_sk_fullsock(sk.as_ptr())),
             NetNs::from_raw((*state).net),
             &*data.cast::<H>(),
         )
     };
-    let Some(sk) = NonNull::new(sk) else {
+    let Some(sk) = sk else {
         return raw::NF_ACCEPT;
     };
     // INVARIANT: The callers of `nf_hook()` (`__ip_local_out()`, net/ipv4/ip_output.c;
