@@ -78,12 +78,3 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
         OWNED.leave();
     }
 }
-
-/// Forbids new owners, and waits until no packet has an owner and no destructor runs, so that the
-/// module with the destructor can be unloaded. Sleeps.
-pub(super) fn close() {
-    OWNED.close();
-    // A task that was preempted in a destructor after its last access has left it when
-    // synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns.
-    raw::safe::shim_synchronize_rcu_tasks();
-}
