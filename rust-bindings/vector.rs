@@ -4,9 +4,7 @@
 //!
 //! C header: `arch/x86/include/asm/fpu/api.h`.
 
-#[cfg(CONFIG_X86)]
-use crate::raw;
-use crate::shared_bytes;
+use crate::{raw, shared_bytes};
 use core::{cell::Cell, marker::PhantomData};
 #[cfg(CONFIG_X86)]
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -191,12 +189,12 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
 pub(crate) unsafe fn copy_within(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     let distance = (to as usize).wrapping_sub(from as usize);
     // SAFETY: The caller guarantees valid memory. If the distance is at least `len` in both
-    // directions, it does not overlap.
+    // directions, it does not overlap; otherwise `memmove()` (include/linux/string.h) accepts it.
     unsafe {
         if distance < len || distance.wrapping_neg() < len {
-            shared_bytes::copy_within(to, from, len)
+            raw::memmove(to.cast(), from.cast(), len);
         } else {
-            copy(vector, to, from, len)
+            copy(vector, to, from, len);
         }
     }
 }

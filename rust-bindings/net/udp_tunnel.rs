@@ -72,7 +72,7 @@ pub fn open_udp_tunnel<H: UdpReceive>(
         // period after the socket was released (`InNamespace`).
         unsafe {
             let sk = (*sock).sk;
-            reclassify(sk, version);
+            reclassify(sk);
             raw::setup_udp_tunnel_sock(net.as_raw(), sk, &mut tunnel);
             raw::shim_udp_accept_gso(sk);
             Ok(Owned::Socket(sk))
@@ -82,7 +82,7 @@ pub fn open_udp_tunnel<H: UdpReceive>(
     unsafe { InNamespace::new(exit, net, handler, create) }
 }
 
-/// Gives the lock of a socket its own class.
+/// Gives the lock of a socket a class of kernel sockets.
 ///
 /// All sockets of an address family share one lock class. This kernel socket is created and
 /// released under locks that are also held while user sockets are locked: RTNL, and locks of an
@@ -93,21 +93,8 @@ pub fn open_udp_tunnel<H: UdpReceive>(
 ///
 /// `sk` is a valid socket that is not locked and that nothing can look up. It is released before
 /// the module is unloaded.
-unsafe fn reclassify(sk: *mut raw::sock, version: IpVersion) {
-    let (slock_name, slock_key, sock_name, sock_key) = match version {
-        IpVersion::V4 => (
-            c"slock-AF_INET-UDP-TUNNEL",
-            static_lock_class!(),
-            c"sk_lock-AF_INET-UDP-TUNNEL",
-            static_lock_class!(),
-        ),
-        IpVersion::V6 => (
-            c"slock-AF_INET6-UDP-TUNNEL",
-            static_lock_class!(),
-            c"sk_lock-AF_INET6-UDP-TUNNEL",
-            static_lock_class!(),
-        ),
-    };
+unsafe fn reclassify(sk: *mut raw::sock) {
+    let (slock_key, key) = (static_lock_class!(), static_lock_class!());
     // SAFETY: The caller guarantees that the socket is not in use; keys and names are static. The
     // macro takes a reference to the module to protect the keys. That reference would keep the
     // module loaded forever. The socket does not outlive the module, so the reference is dropped
@@ -115,10 +102,10 @@ unsafe fn reclassify(sk: *mut raw::sock, version: IpVersion) {
     unsafe {
         raw::shim_sock_lock_init_class_and_name(
             sk,
-            slock_name.as_char_ptr(),
+            c"slock-UDP-TUNNEL".as_char_ptr(),
             slock_key.as_ptr(),
-            sock_name.as_char_ptr(),
-            sock_key.as_ptr(),
+            c"sk_lock-UDP-TUNNEL".as_char_ptr(),
+            key.as_ptr(),
         );
         raw::shim_sk_owner_put(sk);
         raw::shim_sk_owner_clear(sk);
