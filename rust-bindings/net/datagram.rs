@@ -351,7 +351,9 @@ impl KeptDatagram {
 
     /// Returns the bytes of memory that this datagram keeps allocated: those of the whole packet.
     pub fn memory(&self) -> usize {
-        self.skb.fields().truesize()
+        // SAFETY: The packet is valid by its type invariant. Its size does not change once it was
+        // received.
+        unsafe { (*self.skb.as_raw()).truesize as usize }
     }
 
     /// Returns whether both datagrams came in one packet.

@@ -97,15 +97,6 @@ impl NetNs {
     }
 }
 
-impl PartialEq for NetNs {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        core::ptr::eq(self, other)
-    }
-}
-
-impl Eq for NetNs {}
-
 /// A reference that keeps a namespace from ending.
 pub struct NetRef(NonNull<raw::net>);
 

@@ -72,12 +72,4 @@ impl Skb {
     pub(super) fn tailroom(&self) -> usize {
         usize::try_from(shim_skb_tailroom(self)).unwrap_or(0)
     }
-
-    /// Returns the bytes of memory that the packet occupies, which do not change once it was
-    /// received.
-    #[inline]
-    pub(super) fn truesize(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant.
-        unsafe { (*self.as_raw()).truesize as usize }
-    }
 }

@@ -65,14 +65,8 @@ pub trait HasSerialWork<const ID: u64 = 0>:
     fn serial_work(&self) -> &SerialWork<Self, ID>;
 }
 
-/// Implements [`HasSerialWork`](crate::sync::HasSerialWork).
-///
-/// ```ignore
-/// impl_has_serial_work! {
-///     impl HasSerialWork<0> for QueuePair { self.send_work }
-///     impl HasSerialWork<1> for QueuePair { self.recv_work }
-/// }
-/// ```
+/// Implements [`HasSerialWork`](crate::sync::HasSerialWork) for fields, for example
+/// `impl HasSerialWork<1> for QueuePair { self.recv_work }`.
 #[macro_export]
 macro_rules! impl_has_serial_work {
     ($(impl HasSerialWork<$id:tt> for $owner:ty { self.$field:ident })*) => {$(

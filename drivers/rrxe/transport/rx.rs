@@ -322,7 +322,8 @@ impl Receiver {
         let own = &qp.device.netdev;
         let is_ud = bth.opcode.class() == wire::Class::Ud;
         let belongs = dev == &**own
-            || (is_ud || dev.net(rcu) == own.net(rcu)) && Self::is_for(dev, own, skb, rcu);
+            || (is_ud || dev.net(rcu).cookie() == own.net(rcu).cookie())
+                && Self::is_for(dev, own, skb, rcu);
         belongs.then_some(qp)
     }
 
