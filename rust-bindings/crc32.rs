@@ -46,7 +46,7 @@ pub(crate) unsafe fn crc32_le(
     unsafe {
         #[cfg(CONFIG_X86)]
         {
-            let own = Vector::new();
+            let own = Vector::default();
             let has_registers = if vector.is_held() {
                 len >= fold::MIN_LEN
             } else {
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn checksum_is_crc32() -> Result {
         // The check value of CRC-32.
-        let sum = Vector::new().crc32_le(!0, b"123456789");
+        let sum = Vector::default().crc32_le(!0, b"123456789");
         assert_eq!(sum, !0xcbf4_3926);
         Ok(())
     }
@@ -113,7 +113,7 @@ mod tests {
         }
         let mut copy = KVec::from_elem(0u8, 500, GFP_KERNEL)?;
         // Even lengths are checked with the registers held.
-        let vector = crate::vector::Vector::new();
+        let vector = crate::vector::Vector::default();
         for len in 0usize..420 {
             if len % 2 == 0 {
                 vector.hold();

@@ -46,3 +46,5 @@ pub const IPV4_HEADER: usize = 20;
 pub const IPV6_HEADER: usize = 40;
 /// Bytes of a UDP header (RFC 768).
 pub const UDP_HEADER: usize = 8;
+/// Protocol number of UDP in IP headers (a value of an anonymous enum in C).
+const IPPROTO_UDP: u8 = 17;

@@ -73,15 +73,6 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Creates a `Vector` that does not hold the registers.
-    #[inline]
-    pub const fn new() -> Self {
-        Self {
-            held: Cell::new(false),
-            _here: PhantomData,
-        }
-    }
-
     /// Takes the registers, unless `self` holds them, if they are useful and available. All
     /// functions that take a `Vector` also work without the registers.
     ///
@@ -164,7 +155,7 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
     unsafe {
         #[cfg(CONFIG_X86)]
         {
-            let own = Vector::new();
+            let own = Vector::default();
             let has_registers = if vector.is_held() {
                 len >= copy::BLOCK && USES.load(Relaxed) & COPIES != 0
             } else {
@@ -213,7 +204,7 @@ mod tests {
         }
         let mut to = KVec::from_elem(0u8, 1400, GFP_KERNEL)?;
         // Even lengths are copied with the registers held.
-        let vector = Vector::new();
+        let vector = Vector::default();
         for len in 100usize..800 {
             if len % 2 == 0 {
                 vector.hold();

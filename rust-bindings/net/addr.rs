@@ -56,9 +56,9 @@ impl IpAddr {
 
 /// Returns an IPv6 address as a C struct.
 pub(super) fn in6(address: [u8; 16]) -> raw::in6_addr {
-    let mut in6 = raw::in6_addr::default();
-    in6.in6_u.u6_addr8 = address;
-    in6
+    raw::in6_addr {
+        in6_u: raw::in6_addr__bindgen_ty_1 { u6_addr8: address },
+    }
 }
 
 /// Returns `N` bytes at `offset` of an IP header, or zeros if the header is too short.

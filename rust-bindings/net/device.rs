@@ -86,7 +86,6 @@ impl NetDevice {
         unsafe { &*dev.cast() }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut raw::net_device {
         self.0.get()

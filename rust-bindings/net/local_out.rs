@@ -8,7 +8,7 @@ use super::{
     addr::source,
     net_exit::{InNamespace, NetExit, Owned},
     skb::Skb,
-    IpAddr, IpVersion, NetNs, NetRef,
+    IpAddr, IpVersion, NetNs, NetRef, IPPROTO_UDP,
 };
 use crate::raw;
 use core::{
@@ -17,9 +17,6 @@ use core::{
     slice,
 };
 use kernel::{prelude::*, sync::Arc, types::Opaque};
-
-/// UDP's protocol number in an IP header (RFC 768).
-const UDP: u8 = 17;
 
 /// Offset of the destination port in a UDP header.
 const DESTINATION_PORT: i32 = 2;
@@ -68,7 +65,7 @@ impl LocalPacket<'_> {
             IpVersion::V4 => 9,
             IpVersion::V6 => 6,
         };
-        let is_udp = self.ip_header().get(protocol) == Some(&UDP);
+        let is_udp = self.ip_header().get(protocol) == Some(&IPPROTO_UDP);
         let mut port = [0; 2];
         let skb = self.skb.as_raw();
         // SAFETY: By their type invariants, the packet and the socket are valid; `port` is valid
@@ -78,7 +75,7 @@ impl LocalPacket<'_> {
         // net/ipv4/udp_tunnel_core.c; `raw_send_hdrinc()`, net/ipv4/raw.c).
         let result = unsafe {
             // The header may name another protocol because IPv6 extension headers come first.
-            if !is_udp && raw::shim_sk_protocol(self.sk.as_ptr()) != UDP.into() {
+            if !is_udp && raw::shim_sk_protocol(self.sk.as_ptr()) != IPPROTO_UDP.into() {
                 return None;
             }
             let offset = raw::shim_skb_transport_offset(skb);

@@ -55,7 +55,6 @@ impl NetNs {
         unsafe { &*net.cast() }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut raw::net {
         self.0.get()

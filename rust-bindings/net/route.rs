@@ -4,16 +4,13 @@
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
-use super::{addr::in6, IpAddr, IpVersion, NetDevice};
+use super::{addr::in6, IpAddr, IpVersion, NetDevice, IPPROTO_UDP};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
     error::{code::*, from_err_ptr, to_result, Result},
     sync::rcu,
 };
-
-/// Protocol number of UDP in IP headers (a value of an anonymous enum in C).
-const IPPROTO_UDP: u8 = 17;
 
 /// The key of a route lookup: the fields of a UDP packet that routing may depend on.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +114,6 @@ impl Route {
         }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::dst_entry {
         self.dst.as_ptr()

@@ -45,7 +45,6 @@ impl Skb {
         unsafe { &*skb.cast() }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
         self.0.get()

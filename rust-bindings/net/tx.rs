@@ -80,7 +80,6 @@ impl TxSkb {
         }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
         self.skb.as_ptr()

@@ -369,7 +369,7 @@ impl UdpReceive for Receiver {
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
         let mut good = true;
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut batch = RxBatch::new(&vector);
         let mut burst = None;
         for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
@@ -400,7 +400,7 @@ impl DeviceState {
         let _nested = self.deliveries.enter();
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut rx_batch = RxBatch::new(&vector);
         let (mut packets, mut bytes) = (0u64, 0u64);
         for entry in &batch.packets {
