@@ -91,7 +91,8 @@ impl<const N: usize> PerCpuCounters<N> {
     #[inline]
     pub fn add(&self, index: usize, n: u64) {
         if let Some(counter) = self.counter(index) {
-            // SAFETY: `this_cpu_add` may be used in any context (linux/percpu-defs.h).
+            // SAFETY: The counter exists. `this_cpu_add` may be used in any context
+            // (linux/percpu-defs.h).
             unsafe { raw::shim_this_cpu_add_u64(counter, n) };
         }
     }
@@ -99,8 +100,9 @@ impl<const N: usize> PerCpuCounters<N> {
     /// Returns this CPU's value, or 0 if the counter does not exist. Any context.
     #[inline]
     pub(super) fn this_cpu(&self, index: usize) -> u64 {
-        // SAFETY: `this_cpu_read` may be used in any context (linux/percpu-defs.h).
-        let read = |counter| unsafe { raw::shim_this_cpu_read_u64(counter) };
+        // SAFETY: The counter exists. `this_cpu_read` may be used in any context
+        // (linux/percpu-defs.h).
+        let read = |counter: *mut u64| unsafe { raw::shim_this_cpu_read_u64(counter) };
         self.counter(index).map_or(0, read)
     }
 
