@@ -239,11 +239,9 @@ impl NetDevice {
     }
 
     fn own_vlan_id(&self) -> Option<u16> {
-        if !self.is_vlan() {
-            return None;
-        }
         // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) requires.
-        Some(unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
+        let id = || unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) };
+        self.is_vlan().then(id)
     }
 
     /// Returns whether `upper` is stacked on this device, directly or indirectly: a VLAN, a bridge,

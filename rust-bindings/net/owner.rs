@@ -68,11 +68,8 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     // `set_owner` gave up. Nothing else writes to the field: only packets with
     // `SKBFL_ZEROCOPY_ENABLE` use it differently, and `pskb_expand_head()` copies it.
     unsafe {
-        let owner = Arc::from_raw(
-            (*destructor_arg(Skb::from_raw(skb)))
-                .cast::<T>()
-                .cast_const(),
-        );
+        let owner = *destructor_arg(Skb::from_raw(skb));
+        let owner = Arc::from_raw(owner.cast::<T>().cast_const());
         owner.packet_left();
         drop(owner);
         OWNED.leave();

@@ -175,14 +175,10 @@ impl RxSkb {
     /// Returns the linear part of the payload. It may be empty or hold the whole payload.
     #[inline]
     pub(super) fn head(&self) -> &[u8] {
+        let len = shim_skb_headlen(self.fields()) as usize;
         // SAFETY: By the type invariant, data starts at the payload. The next `skb_headlen` bytes
         // are in the linear buffer, which only the kernel can access and nothing writes to.
-        unsafe {
-            slice::from_raw_parts(
-                (*self.as_raw()).data,
-                shim_skb_headlen(self.fields()) as usize,
-            )
-        }
+        unsafe { slice::from_raw_parts((*self.as_raw()).data, len) }
     }
 
     /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EFAULT` if

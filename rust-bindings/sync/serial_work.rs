@@ -144,17 +144,13 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
     /// Waits until no context does the work, and closes it: no context can start it from then on.
     /// Marks are lost. Sleeps; must not be called from the work.
     pub fn close(&self) {
-        let mut now = self.state.load(Relaxed);
-        while now & CLOSED == 0 {
-            if now & RUNNING != 0 {
-                fsleep(Delta::from_micros(20));
-                now = self.state.load(Relaxed);
-                continue;
+        loop {
+            let now = self.state.load(Relaxed);
+            let is_idle = now & RUNNING == 0;
+            if now & CLOSED != 0 || is_idle && self.state.cmpxchg(now, CLOSED, Full).is_ok() {
+                return;
             }
-            match self.state.cmpxchg(now, CLOSED, Full) {
-                Ok(_) => return,
-                Err(other) => now = other,
-            }
+            fsleep(Delta::from_micros(20));
         }
     }
 
