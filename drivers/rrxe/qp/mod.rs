@@ -62,7 +62,7 @@ use kernel::{
     sync::{rcu, Arc, ArcBorrow, Mutex, SpinLock},
 };
 use linux_rdma::{
-    impl_has_serial_work, impl_has_soft_timer,
+    impl_has_serial_work,
     net::KeptDatagram,
     rdma::{
         qp::{QpAttr, QpCap, QpState, QpType},
@@ -154,10 +154,6 @@ kernel::list::impl_list_arc_safe! {
 
 kernel::list::impl_list_item! {
     impl ListItem<0> for Qp { using ListLinks { self.waiter_links }; }
-}
-
-impl_has_soft_timer! {
-    impl HasSoftTimer<Self> for Qp { self.timer }
 }
 
 /// ib_core's handle of a queue pair.

@@ -112,7 +112,7 @@ impl ReorderBuffer {
         };
         let room = room.saturating_sub(ring_bytes(self.ring.len()));
         let same = |a: &KeptDatagram, b: &KeptDatagram| {
-            let vector = Vector::new();
+            let vector = Vector::default();
             is_same(&a.datagram(&vector), &b.datagram(&vector))
         };
         drop(

@@ -331,7 +331,7 @@ impl Qp {
         incoming: &RxPacket<'_>,
         rcu: &rcu::Guard,
     ) {
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut batch = RxBatch::new(&vector);
         batch.deliver(this, incoming, rcu);
         batch.finish();

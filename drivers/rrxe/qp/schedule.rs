@@ -22,7 +22,7 @@ use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
     sync::{
-        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, SerialQueue, SerialTask, SerialWork,
+        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, ModuleWorkqueue, SerialTask, SerialWork,
         SoftTimer, TimerCallback,
     },
     time::monotonic_ns,
@@ -402,8 +402,8 @@ impl SerialTask<RECV_WORK> for Qp {
 }
 
 impl SerialTask<EVENT_WORK> for Qp {
-    fn queue() -> SerialQueue {
-        SerialQueue::Thread(&EVENT_QUEUE)
+    fn queue() -> Option<&'static ModuleWorkqueue> {
+        Some(&EVENT_QUEUE)
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
@@ -419,6 +419,10 @@ impl SerialTask<EVENT_WORK> for Qp {
 }
 
 impl TimerCallback for Qp {
+    fn timer(&self) -> &SoftTimer<Self> {
+        &self.timer
+    }
+
     fn expired(this: ArcBorrow<'_, Self>) {
         Self::half_expired::<SendSide>(this);
         Self::half_expired::<RecvSide>(this);

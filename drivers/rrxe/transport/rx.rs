@@ -322,7 +322,8 @@ impl Receiver {
         let own = &qp.device.netdev;
         let is_ud = bth.opcode.service() == Some(Service::Ud);
         let belongs = dev == &**own
-            || (is_ud || dev.net(rcu) == own.net(rcu)) && Self::is_for(dev, own, skb, rcu);
+            || (is_ud || dev.net(rcu).cookie() == own.net(rcu).cookie())
+                && Self::is_for(dev, own, skb, rcu);
         belongs.then_some(qp)
     }
 
@@ -369,7 +370,7 @@ impl UdpReceive for Receiver {
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
         let mut good = true;
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut batch = RxBatch::new(&vector);
         let mut burst = None;
         for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
@@ -400,7 +401,7 @@ impl DeviceState {
         let _nested = self.deliveries.enter();
         let rcu = rcu::read_lock();
         let now = monotonic_ns();
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut rx_batch = RxBatch::new(&vector);
         let (mut packets, mut bytes) = (0u64, 0u64);
         for entry in &batch.packets {

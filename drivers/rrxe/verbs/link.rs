@@ -70,7 +70,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
 pub(crate) struct Follower;
 
 impl NetdevEvents for Follower {
-    fn unregister(&self, dev: &NetDevice) {
+    fn unregister(dev: &NetDevice) {
         if let Some(device) = by_netdev::<Rrxe>(dev) {
             device.unregister_queued();
             // Synchronously, because the namespace may be destroyed next.

@@ -38,7 +38,7 @@ use linux_rdma::{
         wr::{RecvWr, RecvWrs},
         Device, SrqEvent, SrqTarget, Udata, XrcSrq,
     },
-    sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
+    sync::{lock_bh, lock_irqsave, ModuleWorkqueue, SerialTask, SerialWork},
 };
 
 /// Events, as bits of `Srq::event_work`.
@@ -303,8 +303,8 @@ impl Srq {
 }
 
 impl SerialTask for Srq {
-    fn queue() -> SerialQueue {
-        SerialQueue::Thread(&EVENT_QUEUE)
+    fn queue() -> Option<&'static ModuleWorkqueue> {
+        Some(&EVENT_QUEUE)
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
