@@ -80,7 +80,7 @@ impl Context {
                 Ok(()) => Ok(verbs),
                 Err(error) => {
                     verbs_uninit_context(verbs);
-                    os::release(context.cast());
+                    os::free(context.cast());
                     Err(error)
                 }
             }
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn free_context(context: Ptr<IbvContext>) {
     unsafe {
         let whole = context.byte_sub(IbvContext::OFFSET).cast::<Context>();
         verbs_uninit_context(addr_of_mut!((*whole).verbs).cast());
-        os::release(whole.cast());
+        os::free(whole.cast());
     }
 }
 
@@ -235,8 +235,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         write_version(&mut *addr_of_mut!((*attr).orig_attr.fw_ver), version);
         // The kernel does not know the unit of the timestamps in the ring: see `crate::clock`.
         if attr_size >= clock_end {
-            (*attr).completion_timestamp_mask = clock::TIMESTAMP_MASK;
-            (*attr).hca_core_clock = clock::FREQUENCY_KHZ;
+            (*attr).completion_timestamp_mask = u64::MAX;
+            (*attr).hca_core_clock = 1_000_000;
         }
     }
     0

@@ -74,6 +74,7 @@ impl Doorbells {
             Queue::Receive => (command::POST_RECV, command::RECV_WR_SIZE),
         };
         let mut bad_wr: u32 = 0;
+        let size = size_of::<PostDoorbell>();
         let doorbell = PostDoorbell {
             command,
             in_words: command::POST_DOORBELL_WORDS,
@@ -84,8 +85,12 @@ impl Doorbells {
             sge_count: 0,
             wqe_size,
         };
-        // SAFETY: the command is complete, and its response goes to `bad_wr`.
-        unsafe { os::write_command(self.cmd_fd, &doorbell) }
+        // SAFETY: the command is readable for its size, and complete; its response goes to
+        // `bad_wr`. The kernel takes it as a whole (`ib_uverbs_write`).
+        match unsafe { os::write(self.cmd_fd, (&raw const doorbell).cast(), size) } {
+            0.. => Ok(()),
+            _ => Err(os::errno()),
+        }
     }
 
     /// Notifies the kernel of published send work requests: at once, or by a deferred doorbell if

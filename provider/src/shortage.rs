@@ -36,9 +36,18 @@ pub(crate) fn explain(what: &str, pinned: (u64, usize), error: c_int) {
 
 /// Explains the shortage of locked memory, or returns `None` if RLIMIT_MEMLOCK is not the cause.
 fn memlock(what: &str, (addr, bytes): (u64, usize)) -> Option<String> {
-    let limit = os::memlock_limit()?;
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let limit = field(&limits, "Max locked memory")?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    shortage(what, touched(addr, bytes, os::page_size()), limit, &status)
+    let bytes = touched(addr, bytes, os::getauxval(os::AT_PAGESZ));
+    // Without a limit the text is "unlimited".
+    shortage(what, bytes, limit.parse().ok()?, &status)
+}
+
+/// Returns the first word behind `name` in a file of /proc.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()
 }
 
 /// Returns the bytes of all pages that contain a part of the `bytes` bytes from `addr` on.
@@ -51,15 +60,11 @@ fn touched(addr: u64, bytes: usize, page: u64) -> u64 {
 /// Returns the line for a process with the given /proc/self/status that asked for `bytes` bytes, or
 /// `None` if the limit allows for them.
 fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()
-    };
-    let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let capabilities = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     if capabilities.is_some_and(|all| all & MAY_PIN_ALL != 0) {
         return None;
     }
-    let pinned = field("VmPin:").and_then(|text| text.parse::<u64>().ok());
+    let pinned = field(status, "VmPin:").and_then(|text| text.parse::<u64>().ok());
     let pinned = pinned.unwrap_or(0).saturating_mul(1024);
     if pinned.saturating_add(bytes) <= limit {
         return None;
