@@ -7,7 +7,7 @@
 //! not allowed, `ENOMEM` if the queue is full, or the kernel's error if a doorbell was needed.
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
-use crate::doorbell::Queue;
+use crate::doorbell;
 use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
@@ -198,10 +198,11 @@ pub(crate) unsafe extern "C" fn post_recv(
             let added = unsafe { queue.add_list(wr) };
             let wants_doorbell = queue.publish() && queue.ring().wants_doorbell();
             drop(queue);
-            let mut rung = Ok(());
-            if wants_doorbell {
-                rung = qp.context.doorbells.ring(qp, Queue::Receive);
-            }
+            let rung = if wants_doorbell {
+                doorbell::ring_recv(qp)
+            } else {
+                Ok(())
+            };
             added.and(rung.map_err(|error| (error, wr)))
         }
         _ if wr.is_null() => Ok(()),

@@ -178,9 +178,9 @@ pub(crate) type ExQueryDeviceResp = [u64; 38];
 pub(crate) type CreateAhResp = WithDriver<[u32; 1], abi::CreateAhResp>;
 
 structures! {
-    /// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
+    /// `struct ibv_post_send`, the doorbell.
     struct PostDoorbell (32) {
-        /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
+        /// [`POST_SEND`].
         @0 command: u32,
         /// Size of the command in 32-bit words.
         @4 in_words: u16,
@@ -194,7 +194,7 @@ structures! {
         @20 wr_count: u32,
         /// Number of data segments in the command: 0.
         @24 sge_count: u32,
-        /// Bytes of a work request in a command that has some.
+        /// [`SEND_WR_SIZE`].
         @28 wqe_size: u32,
     }
 }
@@ -205,18 +205,10 @@ const _: () = {
     assert!(size_of::<CreateAhResp>() == 4 + 8);
 };
 
-/// Value of [`PostDoorbell::in_words`].
-pub(crate) const POST_DOORBELL_WORDS: u16 = 8;
-const _: () = assert!(size_of::<PostDoorbell>() == 4 * POST_DOORBELL_WORDS as usize);
-
 /// `IB_USER_VERBS_CMD_POST_SEND`.
 pub(crate) const POST_SEND: u32 = 28;
-/// `IB_USER_VERBS_CMD_POST_RECV`.
-pub(crate) const POST_RECV: u32 = 29;
 /// `sizeof(struct ib_uverbs_send_wr)`.
 pub(crate) const SEND_WR_SIZE: u32 = 56;
-/// `sizeof(struct ib_uverbs_recv_wr)`.
-pub(crate) const RECV_WR_SIZE: u32 = 16;
 
 /// Returns zeroed memory for a C structure of this provider's declarations.
 ///
