@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(
             post(
                 &qp,
-                with(0, qp.sq.limits().max_sge as i32 + 1, wr_opcode::SEND)
+                with(0, qp.cap.max_send_sge as i32 + 1, wr_opcode::SEND)
             ),
             EINVAL
         );

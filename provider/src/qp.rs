@@ -11,9 +11,9 @@ use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
 use crate::object::{self, status};
-use crate::recv_queue::{RecvLimits, RecvQueue};
+use crate::recv_queue::RecvQueue;
 use crate::ring::{Ring, Shape};
-use crate::send_queue::{only, Batch, Opcodes, SendLimits, SendQueue};
+use crate::send_queue::{only, Batch, Opcodes, SendQueue};
 use crate::shortage::NOT_PINNED;
 use crate::wr;
 use core::cell::UnsafeCell;
@@ -32,6 +32,8 @@ pub(crate) struct Qp {
     pub(crate) sq: SendQueue,
     /// `None` if no receive can be posted.
     pub(crate) rq: Option<Lock<RecvQueue>>,
+    /// The capacities. The kernel grants what it was asked for.
+    pub(crate) cap: IbvQpCap,
     pub(crate) rules: Rules,
     /// `enum ibv_qp_state` as the program last set or queried it. In the kernel the queue pair may
     /// have moved to Error since.
@@ -123,19 +125,10 @@ impl Qp {
             _ => {}
         }
         let (ring, recv_ring) = rings(&context, cap)?;
-        let asked = SendLimits {
-            depth: cap.max_send_wr,
-            max_sge: cap.max_send_sge,
-            max_inline: context.limits.max_inline,
-        };
-        let sq = SendQueue::new(ring, asked, attr.sq_sig_all != 0);
-        cap.max_inline_data = sq.limits().max_inline;
-
-        let asked = RecvLimits {
-            depth: cap.max_recv_wr,
-            max_sge: cap.max_recv_sge,
-        };
-        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, asked)));
+        cap.max_inline_data = context.limits.max_inline;
+        let sq = SendQueue::new(ring, cap, attr.sq_sig_all != 0);
+        cap.max_inline_data = sq.max_inline();
+        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, cap.max_recv_wr)));
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -143,6 +136,10 @@ impl Qp {
             send_cq,
             recv_cq,
             sq,
+            cap: IbvQpCap {
+                max_recv_sge: rq.as_ref().map_or(0, |_| cap.max_recv_sge),
+                ..*cap
+            },
             rq,
             rules,
             state: AtomicU32::new(qp_state::RESET),
@@ -168,7 +165,7 @@ impl Qp {
     fn command(&self) -> abi::CreateQpCmd {
         let rq = self.rq.as_ref().map(|rq| rq.lock().ring().spec());
         abi::CreateQpCmd {
-            sq: match self.sq.limits().depth {
+            sq: match self.cap.max_send_wr {
                 0 => abi::RingSpec::default(),
                 _ => self.sq.ring().spec(),
             },
@@ -181,22 +178,8 @@ impl Qp {
         match &self.rq {
             // Two rings that the kernel pins are in one mapping.
             Some(rq) => rq.lock().ring().pinned(),
-            None if self.sq.limits().depth == 0 => NOT_PINNED,
+            None if self.cap.max_send_wr == 0 => NOT_PINNED,
             None => self.sq.ring().pinned(),
-        }
-    }
-
-    /// Returns the capacities of the queue pair. The kernel grants what it was asked for.
-    fn cap(&self) -> IbvQpCap {
-        let sq = self.sq.limits();
-        let rq = self.rq.as_ref().map(|rq| rq.lock().limits());
-        let rq = rq.unwrap_or_default();
-        IbvQpCap {
-            max_send_wr: sq.depth,
-            max_recv_wr: rq.depth,
-            max_send_sge: sq.max_sge,
-            max_recv_sge: rq.max_sge,
-            max_inline_data: sq.max_inline,
         }
     }
 
@@ -276,7 +259,7 @@ pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> 
         let qp = Qp::new(pd.context, &mut local)?;
         let created = command::create_qp(pd, &qp.verbs, &mut local, qp.command());
         pd.context.explained(WHAT, qp.pinned(), created)?;
-        attr.cap = qp.cap();
+        attr.cap = qp.cap;
         Ok(qp)
     })
 }
@@ -314,7 +297,7 @@ pub(crate) extern "C" fn create_qp_ex(
         }
         let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());
         context.explained(WHAT, qp.pinned(), created)?;
-        attr.cap = qp.cap();
+        attr.cap = qp.cap;
         if has_ops {
             let verbs = qp.verbs.get_mut();
             wr::set_functions(&mut verbs.qp_ex, local.send_ops_flags);
@@ -367,8 +350,8 @@ pub(crate) extern "C" fn query_qp(
     // SAFETY: the command has written both. This side allocated the rings, so it knows their
     // capacities.
     unsafe {
-        (*attr).cap = qp.cap();
-        (*init_attr).cap = qp.cap();
+        (*attr).cap = qp.cap;
+        (*init_attr).cap = qp.cap;
         if attr_mask & QP_ATTR_STATE != 0 {
             qp.set_state((*attr).qp_state);
         }
@@ -473,7 +456,7 @@ pub(crate) mod tests {
             max_inline_data: 16,
             ..ASKED
         };
-        assert_eq!(qp.cap(), expected);
+        assert_eq!(qp.cap, expected);
     }
 
     #[test]

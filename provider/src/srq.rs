@@ -12,7 +12,7 @@ use crate::ffi::verbs::*;
 use crate::lock::Lock;
 use crate::object::{self, status};
 use crate::post;
-use crate::recv_queue::{RecvLimits, RecvQueue};
+use crate::recv_queue::RecvQueue;
 use crate::ring::Ring;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -53,15 +53,11 @@ impl Srq {
     fn new(context: Ptr<IbvContext>, attr: &mut IbvSrqAttr) -> Result<Box<Self>, c_int> {
         let ring = ring(&context, attr.max_wr, attr.max_sge)?;
         attr.max_wr = ring.capacity();
-        let limits = RecvLimits {
-            depth: attr.max_wr,
-            max_sge: attr.max_sge,
-        };
         Ok(Box::new(Self {
             // SAFETY: integers, and pointers that may be null.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
-            queue: Lock::new(RecvQueue::new(ring, limits)),
+            queue: Lock::new(RecvQueue::new(ring, attr.max_wr)),
         }))
     }
 
@@ -145,7 +141,7 @@ pub(crate) extern "C" fn modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c
     if mask & SRQ_MAX_WR == 0 {
         return status(command::modify_srq(srq, attr, mask));
     }
-    let max_sge = srq.queue.lock().limits().max_sge;
+    let max_sge = srq.queue.lock().max_sge();
     let new = match ring(&srq.context, attr.max_wr, max_sge) {
         Ok(ring) => ring,
         Err(error) => return error,
