@@ -13,7 +13,7 @@ use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::mw;
 use crate::object::status;
-use crate::qp::{Qp, Rules};
+use crate::qp::Qp;
 use crate::send_queue::{contains, Batch, PASSED_FLAGS};
 use crate::wr::remote;
 use core::ffi::c_int;
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: each element of the list is a work request or null, with valid pointers.
     unsafe {
         while let Some(request) = next.as_ref() {
-            if let Err(error) = add(&mut batch, qp.rules, request) {
+            if let Err(error) = add(&mut batch, &qp, request) {
                 result = Err((error, next));
                 break;
             }
@@ -53,14 +53,14 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// All pointers in `wr` are valid.
 #[inline]
-unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
+unsafe fn add(batch: &mut Batch<'_>, qp: &Qp, wr: &IbvSendWr) -> Result<(), c_int> {
     let unknown = wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE);
-    if !contains(rules.opcodes, wr.opcode) || unknown != 0 {
+    if !contains(qp.opcodes, wr.opcode) || unknown != 0 {
         return Err(EINVAL);
     }
     let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;
     // SAFETY: all pointers are valid, and the opcode is one that the queue pair allows.
-    let mut wqe = unsafe { encode(rules, wr)? };
+    let mut wqe = unsafe { encode(qp.qp_type, wr)? };
     wqe.flags = (wr.send_flags & PASSED_FLAGS) as u8;
     let mut slot = batch.push(wqe)?;
     // SAFETY: the list has `count` segments; those of inline data are in the program's memory.
@@ -100,7 +100,7 @@ pub(crate) unsafe fn elements<'a, T>(array: *const T, count: usize) -> &'a [T] {
 /// `ibv_bind_mw`: posts a work request that binds a window of type 1, which changes its key.
 pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBind) -> c_int {
     let (opcode, flags) = (wr_opcode::BIND_MW, bind.send_flags);
-    if !contains(qp.rules.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
+    if !contains(qp.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
         return EINVAL;
     }
     let rkey = mw::next_key(mw.rkey.get());
@@ -124,10 +124,10 @@ pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBin
 ///
 /// # Safety
 ///
-/// `wr` is a work request of a consumer for a queue pair with these rules, which allow its opcode.
+/// `wr` is a work request of a consumer for a queue pair of this type, which allows its opcode.
 #[inline]
-unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
-    // The rules allow only opcodes up to 15.
+unsafe fn encode(qp_type: u32, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
+    // No type allows opcodes above 15.
     let opcode = wr.opcode as u8;
     let mut wqe = SendWqe {
         wr_id: wr.wr_id,
@@ -156,7 +156,7 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
             let bind = unsafe { wr.extra.bind_mw };
             wqe.op = mw::encode(bind.mw, bind.rkey, &bind.bind_info)?;
         }
-        _ if rules.datagram => {
+        _ if qp_type == qp_type::UD => {
             // SAFETY: the member for datagrams.
             let ud = unsafe { wr.wr.ud };
             wqe.ah = ud.ah.ok_or(EINVAL)?.number;
@@ -165,7 +165,7 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         }
         _ => {}
     }
-    if rules.xrc {
+    if qp_type == qp_type::XRC_SEND {
         wqe.op.remote_qpn = wr.remote_srqn;
     }
     if matches!(

@@ -34,7 +34,9 @@ pub(crate) struct Qp {
     pub(crate) rq: Option<Lock<RecvQueue>>,
     /// The capacities. The kernel grants what it was asked for.
     pub(crate) cap: IbvQpCap,
-    pub(crate) rules: Rules,
+    pub(crate) qp_type: u32,
+    /// Opcodes that can be posted to the send queue.
+    pub(crate) opcodes: Opcodes,
     /// `enum ibv_qp_state` as the program last set or queried it. In the kernel the queue pair may
     /// have moved to Error since.
     state: AtomicU32,
@@ -61,17 +63,6 @@ impl Ptr<IbvQpEx> {
 /// Name of the object in messages.
 const WHAT: &str = "a queue pair";
 
-/// Rules for the types of queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
-    /// Opcodes that can be posted to the send queue.
-    pub(crate) opcodes: Opcodes,
-    /// Whether each send has a destination of its own.
-    pub(crate) datagram: bool,
-    /// Whether each send names the shared receive queue of the peer.
-    pub(crate) xrc: bool,
-}
-
 const UD_OPCODES: Opcodes = only(wr_opcode::SEND) | only(wr_opcode::SEND_WITH_IMM);
 const UC_OPCODES: Opcodes = UD_OPCODES
     | only(wr_opcode::RDMA_WRITE)
@@ -86,24 +77,16 @@ const RC_OPCODES: Opcodes = UC_OPCODES
     | only(wr_opcode::FLUSH)
     | only(wr_opcode::ATOMIC_WRITE);
 
-impl Rules {
-    /// Returns the rules of a type of queue pair (IBA 9.8.1, table of transport functions). Fails
-    /// with `EOPNOTSUPP` for a type that rrxe does not support.
-    pub(crate) fn of(qp_type: u32) -> Result<Self, c_int> {
-        let (opcodes, datagram, xrc) = match qp_type {
-            qp_type::RC => (RC_OPCODES, false, false),
-            qp_type::UC => (UC_OPCODES, false, false),
-            qp_type::UD => (UD_OPCODES, true, false),
-            qp_type::XRC_SEND => (RC_OPCODES, false, true),
-            // It only receives, into shared receive queues.
-            qp_type::XRC_RECV => (0, false, false),
-            _ => return Err(EOPNOTSUPP),
-        };
-        Ok(Self {
-            opcodes,
-            datagram,
-            xrc,
-        })
+/// Returns the opcodes that a type of queue pair can send (IBA 9.8.1, table of transport
+/// functions). Fails with `EOPNOTSUPP` for a type that rrxe does not support.
+pub(crate) fn opcodes(qp_type: u32) -> Result<Opcodes, c_int> {
+    match qp_type {
+        qp_type::RC | qp_type::XRC_SEND => Ok(RC_OPCODES),
+        qp_type::UC => Ok(UC_OPCODES),
+        qp_type::UD => Ok(UD_OPCODES),
+        // It only receives, into shared receive queues.
+        qp_type::XRC_RECV => Ok(0),
+        _ => Err(EOPNOTSUPP),
     }
 }
 
@@ -114,7 +97,7 @@ impl Qp {
     /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
     /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
     fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttr) -> Result<Box<Self>, c_int> {
-        let rules = Rules::of(attr.qp_type)?;
+        let opcodes = opcodes(attr.qp_type)?;
         let cap = &mut attr.cap;
         let (mut send_cq, mut recv_cq) = (attr.send_cq, attr.recv_cq);
         // These types ignore the requested capacities, and the completion queues.
@@ -141,7 +124,8 @@ impl Qp {
                 ..*cap
             },
             rq,
-            rules,
+            qp_type: attr.qp_type,
+            opcodes,
             state: AtomicU32::new(qp_state::RESET),
         }))
     }
@@ -292,7 +276,7 @@ pub(crate) extern "C" fn create_qp_ex(
         let mut qp = Qp::new(context, &mut basic)?;
         local.cap = basic.cap;
         let has_ops = local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
-        if has_ops && !wr::supports(qp.rules, local.send_ops_flags) {
+        if has_ops && !wr::supports(qp.opcodes, local.send_ops_flags) {
             return Err(EOPNOTSUPP);
         }
         let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());

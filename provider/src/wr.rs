@@ -16,16 +16,16 @@ use crate::ffi::verbs::*;
 use crate::mw;
 use crate::object::status;
 use crate::post::elements;
-use crate::qp::{Qp, Rules};
-use crate::send_queue::{contains, Slot, PASSED_FLAGS};
+use crate::qp::Qp;
+use crate::send_queue::{contains, Opcodes, Slot, PASSED_FLAGS};
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 
-/// Returns whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
-pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
+/// Returns whether all of `flags` ([`send_ops`]) are for one of `opcodes`.
+pub(crate) fn supports(opcodes: Opcodes, flags: u64) -> bool {
     let supported = OPERATIONS
         .iter()
-        .filter(|&&(_, opcode)| contains(rules.opcodes, u32::from(opcode)))
+        .filter(|&&(_, opcode)| contains(opcodes, u32::from(opcode)))
         .fold(0, |all, &(flag, _)| all | flag);
     flags & !supported == 0
 }
@@ -225,7 +225,7 @@ setters! {
         Ok(())
     };
     wr_set_xrc_srqn(remote_srqn: u32) = |qp, slot| {
-        if !qp.rules.xrc {
+        if qp.qp_type != qp_type::XRC_SEND {
             return Err(EINVAL);
         }
         slot.wqe().op.remote_qpn = remote_srqn;
@@ -282,18 +282,16 @@ mod tests {
 
     #[test]
     fn operations_follow_the_type() {
-        let rules = |qp_type| Rules::of(qp_type).ok().unwrap();
-        assert!(supports(rules(qp_type::RC), 0x1bff));
-        assert!(!supports(rules(qp_type::RC), 1 << 10));
-        assert!(!supports(rules(qp_type::UD), send_ops::LOCAL_INV));
-        assert!(!supports(rules(qp_type::UC), send_ops::RDMA_READ));
-        assert!(!supports(rules(qp_type::UC), send_ops::FLUSH));
-        assert!(!supports(rules(qp_type::UC), send_ops::ATOMIC_WRITE));
-        assert!(supports(
-            rules(qp_type::UD),
-            send_ops::SEND | send_ops::SEND_WITH_IMM
-        ));
-        assert!(!supports(rules(qp_type::UD), send_ops::RDMA_WRITE));
+        let opcodes = |qp_type| crate::qp::opcodes(qp_type).ok().unwrap();
+        let [rc, uc, ud] = [qp_type::RC, qp_type::UC, qp_type::UD].map(opcodes);
+        assert!(supports(rc, 0x1bff));
+        assert!(!supports(rc, 1 << 10));
+        assert!(!supports(ud, send_ops::LOCAL_INV));
+        assert!(!supports(uc, send_ops::RDMA_READ));
+        assert!(!supports(uc, send_ops::FLUSH));
+        assert!(!supports(uc, send_ops::ATOMIC_WRITE));
+        assert!(supports(ud, send_ops::SEND | send_ops::SEND_WITH_IMM));
+        assert!(!supports(ud, send_ops::RDMA_WRITE));
 
         let mut qp = small(qp_type::RC);
         let functions = &mut qp.verbs.get_mut().qp_ex;
