@@ -14,7 +14,7 @@ use crate::ffi::verbs::*;
 use crate::mw;
 use crate::object::status;
 use crate::qp::Qp;
-use crate::send_queue::{contains, Batch, PASSED_FLAGS};
+use crate::send_queue::{contains, Batch, PASSED_FLAGS, SEND_INLINE};
 use crate::wr::remote;
 use core::ffi::c_int;
 
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn post_send(
 /// All pointers in `wr` are valid.
 #[inline]
 unsafe fn add(batch: &mut Batch<'_>, qp: &Qp, wr: &IbvSendWr) -> Result<(), c_int> {
-    let unknown = wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE);
+    let unknown = wr.send_flags & !(PASSED_FLAGS | SEND_INLINE);
     if !contains(qp.opcodes, wr.opcode) || unknown != 0 {
         return Err(EINVAL);
     }
@@ -65,7 +65,7 @@ unsafe fn add(batch: &mut Batch<'_>, qp: &Qp, wr: &IbvSendWr) -> Result<(), c_in
     let mut slot = batch.push(wqe)?;
     // SAFETY: the list has `count` segments; those of inline data are in the program's memory.
     let result = unsafe {
-        if wr.send_flags & send_flags::INLINE == 0 {
+        if wr.send_flags & SEND_INLINE == 0 {
             slot.set_sges(wr.sg_list, count)
         } else {
             slot.set_inline().and_then(|()| {
@@ -352,7 +352,7 @@ mod tests {
         let mw = mw::tests::window(1, 0x12ff).unwrap();
         let mut bind = IbvMwBind {
             wr_id: 7,
-            send_flags: send_flags::SIGNALED,
+            send_flags: abi::WQE_SIGNALED.into(),
             bind_info: IbvMwBindInfo {
                 mr: None,
                 addr: 1,
@@ -365,7 +365,7 @@ mod tests {
         let wqe = take(&qp.sq, 0).0;
         assert_eq!((wqe.wr_id, wqe.opcode), (7, wr_opcode::BIND_MW));
         assert_eq!((wqe.flags, wqe.op.rkey_or_qkey), (2, 0x1200));
-        bind.send_flags = send_flags::INLINE;
+        bind.send_flags = SEND_INLINE;
         assert_eq!(bind_mw(public(&qp), mw, &bind), EINVAL);
         bind.send_flags = 0;
         qp.set_state(qp_state::RESET);
@@ -378,7 +378,7 @@ mod tests {
         let qp = small(qp_type::RC);
         let mut wr = request(1, wr_opcode::RDMA_WRITE_WITH_IMM);
         wr.imm_data = 0x0102_0304;
-        wr.send_flags = send_flags::SIGNALED | send_flags::SOLICITED | send_flags::FENCE;
+        wr.send_flags = PASSED_FLAGS;
         wr.wr.rdma = WrRdma {
             remote_addr: 0x1000,
             rkey: 9,
@@ -440,7 +440,7 @@ mod tests {
             (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), count, flags);
             wr
         };
-        assert_eq!(post(&qp, with(send_flags::INLINE, 2, wr_opcode::SEND)), 0);
+        assert_eq!(post(&qp, with(SEND_INLINE, 2, wr_opcode::SEND)), 0);
         let (wqe, data) = take(&qp.sq, 0);
         assert_eq!(
             (wqe.flags, wqe.num_sge, wqe.inline_length),
@@ -463,14 +463,14 @@ mod tests {
         assert_eq!(post(&qp, with(0, -1, wr_opcode::SEND)), EINVAL);
         assert_eq!(post(&qp, with(16, 1, wr_opcode::SEND)), EINVAL);
         assert_eq!(
-            post(&qp, with(send_flags::INLINE, 1, wr_opcode::RDMA_READ)),
+            post(&qp, with(SEND_INLINE, 1, wr_opcode::RDMA_READ)),
             EINVAL
         );
         if let Some(last) = list.last_mut() {
             last.length = u32::MAX;
         }
         let mut wr = request(1, wr_opcode::SEND);
-        (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), 3, send_flags::INLINE);
+        (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), 3, SEND_INLINE);
         assert_eq!(post(&qp, wr), EINVAL);
         // The refused work requests left nothing in the queue.
         assert_eq!(qp.sq.ring().producer().load(Ordering::Relaxed), 2);

@@ -7,17 +7,20 @@
 
 use crate::abi::{self, wr_opcode, SendWqe};
 use crate::ffi::os::{EINVAL, ENOMEM};
-use crate::ffi::verbs::{send_flags, IbvQpCap, IbvSge};
+use crate::ffi::verbs::{IbvQpCap, IbvSge};
 use crate::lock::{Guard, Lock};
 use crate::ring::Ring;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::Ordering;
 
-/// Flags that a work request passes to the kernel unchanged. `IBV_SEND_INLINE` is not among them:
-/// the call that supplies the data decides whether it is inline.
+/// Flags that a work request passes to the kernel unchanged: `enum ibv_send_flags` has the values
+/// of [`SendWqe::flags`].
 pub(crate) const PASSED_FLAGS: u32 =
-    send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED;
+    (abi::WQE_FENCE | abi::WQE_SIGNALED | abi::WQE_SOLICITED) as u32;
+/// `IBV_SEND_INLINE`, which is not among them: the call that supplies the data decides whether it
+/// is inline.
+pub(crate) const SEND_INLINE: u32 = abi::WQE_INLINE as u32;
 
 /// A set of opcodes: bit `n` stands for opcode `n`.
 pub(crate) type Opcodes = u16;
@@ -148,9 +151,6 @@ impl SendQueue {
 
 const WQE_SIZE: u32 = size_of::<SendWqe>() as u32;
 const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
-
-// The elements of a list are copied as they are.
-const _: () = assert!(size_of::<IbvSge>() == size_of::<abi::Sge>());
 
 /// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {

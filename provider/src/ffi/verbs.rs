@@ -8,6 +8,7 @@
 //! so `verbs.h` and its manual pages document them. [`super::layout`] asserts sizes and offsets.
 
 use super::ptr::{Ptr, Public};
+pub(crate) use crate::abi::Sge as IbvSge;
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -390,22 +391,6 @@ pub(crate) mod qp_init_attr {
     pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
-/// Bits of [`IbvQpInitAttrEx::send_ops_flags`] (`enum ibv_qp_create_send_ops_flags`).
-pub(crate) mod send_ops {
-    pub(crate) const RDMA_WRITE: u64 = 1 << 0;
-    pub(crate) const RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
-    pub(crate) const SEND: u64 = 1 << 2;
-    pub(crate) const SEND_WITH_IMM: u64 = 1 << 3;
-    pub(crate) const RDMA_READ: u64 = 1 << 4;
-    pub(crate) const ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
-    pub(crate) const ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
-    pub(crate) const LOCAL_INV: u64 = 1 << 7;
-    pub(crate) const BIND_MW: u64 = 1 << 8;
-    pub(crate) const SEND_WITH_INV: u64 = 1 << 9;
-    pub(crate) const FLUSH: u64 = 1 << 11;
-    pub(crate) const ATOMIC_WRITE: u64 = 1 << 12;
-}
-
 /// Values of [`IbvQp::qp_type`] (`enum ibv_qp_type`).
 pub(crate) mod qp_type {
     pub(crate) const RC: u32 = 2;
@@ -479,14 +464,6 @@ structures! {
         @24 num_sge: c_int,
     }
 
-    /// `struct ibv_sge`. Its layout is that of the ABI's `Sge`.
-    #[derive(Clone, Copy)]
-    struct IbvSge (16) {
-        @0 addr: u64,
-        @8 length: u32,
-        @12 lkey: u32,
-    }
-
     struct IbvDataBuf (16) {
         @0 addr: *mut c_void,
         @8 length: usize,
@@ -508,13 +485,4 @@ pub(crate) union Wr {
 pub(crate) union WrExtra {
     pub(crate) bind_mw: WrBindMw,
     pub(crate) words: [u64; 6],
-}
-
-/// Bits of [`IbvSendWr::send_flags`] and [`IbvQpEx::wr_flags`] (`enum ibv_send_flags`).
-/// The first four are the ABI's `WQE_*` bits.
-pub(crate) mod send_flags {
-    pub(crate) const FENCE: u32 = 1 << 0;
-    pub(crate) const SIGNALED: u32 = 1 << 1;
-    pub(crate) const SOLICITED: u32 = 1 << 2;
-    pub(crate) const INLINE: u32 = 1 << 3;
 }
