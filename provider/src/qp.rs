@@ -14,7 +14,7 @@ use crate::object::{self, status};
 use crate::recv_queue::RecvQueue;
 use crate::ring::{Ring, Shape};
 use crate::send_queue::{only, Batch, Opcodes, SendQueue};
-use crate::shortage::NOT_PINNED;
+use crate::shortage::{explained, NOT_PINNED};
 use crate::wr;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -96,7 +96,7 @@ impl Qp {
     ///
     /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
     /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
-    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttr) -> Result<Box<Self>, c_int> {
+    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Box<Self>, c_int> {
         let opcodes = opcodes(attr.qp_type)?;
         let cap = &mut attr.cap;
         let (mut send_cq, mut recv_cq) = (attr.send_cq, attr.recv_cq);
@@ -108,7 +108,7 @@ impl Qp {
             _ => {}
         }
         let (ring, recv_ring) = rings(&context, cap)?;
-        cap.max_inline_data = context.limits.max_inline;
+        cap.max_inline_data = context.kernel.max_inline;
         let sq = SendQueue::new(ring, cap, attr.sq_sig_all != 0);
         cap.max_inline_data = sq.max_inline();
         let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, cap.max_recv_wr)));
@@ -208,10 +208,10 @@ impl Qp {
 /// Allocates the rings of a queue pair; the receive ring only if something can be posted to it.
 /// Fails with `EINVAL` if `cap` exceeds the limits of the device, or with `ENOMEM`.
 fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_int> {
-    let device = context.limits;
+    let Context { device, kernel, .. } = context;
     if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
-        || cap.max_send_sge.max(cap.max_recv_sge) > device.max_sge
-        || cap.max_inline_data > device.max_inline
+        || cap.max_send_sge.max(cap.max_recv_sge) > kernel.max_sge
+        || cap.max_inline_data > kernel.max_inline
     {
         return Err(EINVAL);
     }
@@ -236,14 +236,44 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
     Ok((ring, recv_ring))
 }
 
+/// Creates a queue pair. Sets `attr.cap` to its capacities.
+fn create(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Box<Qp>, c_int> {
+    let mut qp = Qp::new(context, attr)?;
+    let ops = attr.send_ops_flags;
+    let has_ops = attr.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
+    if has_ops && !wr::supports(qp.opcodes, ops) {
+        return Err(EOPNOTSUPP);
+    }
+    let error = command::create_qp_ex(context, &qp.verbs, attr, qp.command());
+    explained(WHAT, qp.pinned(), error)?;
+    if has_ops {
+        let verbs = qp.verbs.get_mut();
+        wr::set_functions(&mut verbs.qp_ex, ops);
+        verbs.comp_mask |= VERBS_QP_EX;
+    }
+    attr.cap = qp.cap;
+    Ok(qp)
+}
+
 /// `ibv_create_qp`.
 pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> *mut IbvQp {
     object::create(|| {
-        let mut local = *attr;
-        let qp = Qp::new(pd.context, &mut local)?;
-        let created = command::create_qp(pd, &qp.verbs, &mut local, qp.command());
-        pd.context.explained(WHAT, qp.pinned(), created)?;
-        attr.cap = qp.cap;
+        // SAFETY: integers, and pointers that may be null.
+        let zeroed: IbvQpInitAttrEx = unsafe { command::zeroed() };
+        let mut extended = IbvQpInitAttrEx {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+            comp_mask: qp_init_attr::PD,
+            pd: Some(pd),
+            ..zeroed
+        };
+        let qp = create(pd.context, &mut extended)?;
+        attr.cap = extended.cap;
         Ok(qp)
     })
 }
@@ -254,39 +284,16 @@ pub(crate) extern "C" fn create_qp_ex(
     attr: &mut IbvQpInitAttrEx,
 ) -> *mut IbvQp {
     object::create(|| {
-        const COMP_MASK: u32 = qp_init_attr::PD
-            | qp_init_attr::XRCD
-            | qp_init_attr::CREATE_FLAGS
-            | qp_init_attr::SEND_OPS_FLAGS;
+        const COMP_MASK: u32 = qp_init_attr::PD | qp_init_attr::XRCD | qp_init_attr::SEND_OPS_FLAGS;
         let mut local = *attr;
-        if local.comp_mask & !COMP_MASK != 0
-            || (local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags != 0)
-        {
+        if local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags == 0 {
+            local.comp_mask &= !qp_init_attr::CREATE_FLAGS;
+        }
+        if local.comp_mask & !COMP_MASK != 0 {
             return Err(EOPNOTSUPP);
         }
-        let mut basic = IbvQpInitAttr {
-            qp_context: local.qp_context,
-            send_cq: local.send_cq,
-            recv_cq: local.recv_cq,
-            srq: local.srq,
-            cap: local.cap,
-            qp_type: local.qp_type,
-            sq_sig_all: local.sq_sig_all,
-        };
-        let mut qp = Qp::new(context, &mut basic)?;
-        local.cap = basic.cap;
-        let has_ops = local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
-        if has_ops && !wr::supports(qp.opcodes, local.send_ops_flags) {
-            return Err(EOPNOTSUPP);
-        }
-        let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());
-        context.explained(WHAT, qp.pinned(), created)?;
-        attr.cap = qp.cap;
-        if has_ops {
-            let verbs = qp.verbs.get_mut();
-            wr::set_functions(&mut verbs.qp_ex, local.send_ops_flags);
-            verbs.comp_mask |= VERBS_QP_EX;
-        }
+        let qp = create(context, &mut local)?;
+        attr.cap = local.cap;
         Ok(qp)
     })
 }
@@ -295,19 +302,20 @@ pub(crate) extern "C" fn create_qp_ex(
 pub(crate) extern "C" fn open_qp(context: Ptr<IbvContext>, attr: &IbvQpOpenAttr) -> *mut IbvQp {
     object::create(|| {
         // SAFETY: integers, and pointers that may be null.
-        let mut attributes: IbvQpInitAttr = unsafe { command::zeroed() };
+        let mut attributes: IbvQpInitAttrEx = unsafe { command::zeroed() };
         attributes.qp_type = qp_type::XRC_RECV;
         let qp = Qp::new(context, &mut attributes)?;
-        command::open_qp(context, &qp.verbs, size_of::<VerbsQp>() as c_int, attr)?;
+        let size = size_of::<VerbsQp>() as c_int;
+        check(command::open_qp(context, &qp.verbs, size, attr))?;
         Ok(qp)
     })
 }
 
 /// `ibv_modify_qp`.
 pub(crate) extern "C" fn modify_qp(qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int) -> c_int {
-    let modified = command::modify_qp(qp, attr, attr_mask);
-    if modified.is_err() || attr_mask & QP_ATTR_STATE == 0 {
-        return status(modified);
+    let error = command::modify_qp(qp, attr, attr_mask);
+    if error != 0 || attr_mask & QP_ATTR_STATE == 0 {
+        return error;
     }
     qp.set_state(attr.qp_state);
     if attr.qp_state == qp_state::RESET {
@@ -327,7 +335,8 @@ pub(crate) extern "C" fn query_qp(
     attr_mask: c_int,
     init_attr: &mut MaybeUninit<IbvQpInitAttr>,
 ) -> c_int {
-    if let Err(error) = command::query_qp(qp, attr, attr_mask, init_attr) {
+    let error = command::query_qp(qp, attr, attr_mask, init_attr);
+    if error != 0 {
         return error;
     }
     let (attr, init_attr) = (attr.as_mut_ptr(), init_attr.as_mut_ptr());
@@ -360,11 +369,8 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: Ptr<IbvQp>) -> c_int {
 
 /// `ibv_attach_mcast`.
 pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int {
-    let attached = check(ibv_cmd_attach_mcast(qp, gid, lid));
-    status(
-        qp.context
-            .explained("a multicast membership", NOT_PINNED, attached),
-    )
+    let error = ibv_cmd_attach_mcast(qp, gid, lid);
+    status(explained("a multicast membership", NOT_PINNED, error))
 }
 
 #[cfg(test)]
@@ -392,7 +398,7 @@ pub(crate) mod tests {
         srq: Option<Ptr<IbvSrq>>,
     ) -> Result<Box<Qp>, c_int> {
         // SAFETY: integers, and pointers that may be null.
-        let mut attr: IbvQpInitAttr = unsafe { command::zeroed() };
+        let mut attr: IbvQpInitAttrEx = unsafe { command::zeroed() };
         (attr.qp_type, attr.cap, attr.srq) = (qp_type, *cap, srq);
         let qp = Qp::new(context(), &mut attr);
         *cap = attr.cap;

@@ -7,11 +7,12 @@
 //! - `EDQUOT`: the kernel counts the objects of each user, and the user has its share of the
 //!   device's limit (drivers/rrxe/verbs/quota.rs).
 //!
-//! If the environment asks for it ([`crate::environment::explains`]), the provider writes a line to
-//! standard error.
+//! If the environment asks for it ([`EXPLAINS`]), the provider writes a line to standard error.
 
+use crate::environment::EXPLAINS;
 use crate::ffi::os;
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 
 /// Bit of the capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h) in the set that
 /// /proc/self/status shows.
@@ -20,11 +21,15 @@ const MAY_PIN_ALL: u64 = 1 << 14;
 /// The memory of an object for which the kernel pins none.
 pub(crate) const NOT_PINNED: (u64, usize) = (0, 0);
 
-/// Explains `error`, the result of a command that creates the object `what` and has the kernel pin
-/// memory for it: an address and a number of bytes.
-#[cold]
-pub(crate) fn explain(what: &str, pinned: (u64, usize), error: c_int) {
+/// Returns the result of a command that creates the object `what`, for which the kernel pins memory
+/// (`pinned`: the address and the bytes). `error` is 0 or the error number; a shortage is explained
+/// if the environment asks for it.
+pub(crate) fn explained(what: &str, pinned: (u64, usize), error: c_int) -> Result<(), c_int> {
+    if error == 0 {
+        return Ok(());
+    }
     let text = match error {
+        _ if !EXPLAINS.load(Ordering::Relaxed) => None,
         os::ENOMEM => memlock(what, pinned),
         os::EDQUOT => Some(share(what)),
         _ => None,
@@ -32,6 +37,7 @@ pub(crate) fn explain(what: &str, pinned: (u64, usize), error: c_int) {
     if let Some(text) = text {
         eprintln!("{text}");
     }
+    Err(error)
 }
 
 /// Explains the shortage of locked memory, or returns `None` if RLIMIT_MEMLOCK is not the cause.
