@@ -6,7 +6,7 @@
 //! C header: `include/linux/crc32.h`.
 
 #[cfg(CONFIG_X86)]
-use crate::vector::{Registers, CHECKSUMS};
+use crate::vector::CHECKSUMS;
 use crate::{raw, shared_bytes, vector::Vector};
 
 #[cfg(CONFIG_X86)]
@@ -20,95 +20,59 @@ const MIN_VECTOR: usize = 256;
 /// Minimum length for which copying and checksumming in one pass is faster than in two.
 pub(crate) const MIN_SINGLE_PASS: usize = 64;
 
-/// Returns permission to use the vector registers for `len` bytes, or `None` if the library is the
-/// better choice. The inner value is `None` if `vector` holds the registers; otherwise the caller
-/// must release them.
-#[cfg(CONFIG_X86)]
-#[inline]
-fn registers(vector: &Vector, len: usize) -> Option<Option<Registers>> {
-    if vector.is_held() {
-        (len >= fold::MIN_LEN).then_some(None)
-    } else if len >= MIN_VECTOR {
-        Registers::take(CHECKSUMS).map(Some)
-    } else {
-        None
-    }
-}
-
 /// Returns the least-significant-bit-first CRC-32 of IEEE 802.3 over memory that may change
-/// concurrently, continued from `crc`. Applies neither the initial nor the final complement.
+/// concurrently, continued from `crc`. Applies neither the initial nor the final complement. Copies
+/// the bytes to `copy`, if there is such an address; the result is then that of the copy.
 ///
 /// # Safety
 ///
-/// `data` is valid for reads of `len` bytes.
+/// `data` is valid for reads of `len` bytes. `copy` is valid for writes of `len` bytes, and nothing
+/// else uses them.
 #[inline]
 #[cfg_attr(not(CONFIG_X86), expect(unused_variables, unused_mut))]
-pub(crate) unsafe fn crc32_le_raw(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
-    // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. If there are
-    // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
-    // AVX and PCLMULQDQ: `Registers::take` granted them. The fold leaves less than 16
-    // bytes.
-    unsafe {
-        let (mut crc, mut done) = (crc, 0);
-        #[cfg(CONFIG_X86)]
-        if let Some(registers) = registers(vector, len) {
-            crc = fold::crc32(crc, data, len);
-            drop(registers);
-            done = len & !15;
-        }
-        rest(crc, data.add(done), len.wrapping_sub(done))
-    }
-}
-
-/// Copies bytes and returns the CRC-32 of the copy, as defined for [`crc32_le_raw`].
-///
-/// # Safety
-///
-/// `source` is valid for reads of `len` bytes, which may change concurrently. `to` is valid for
-/// writes of `len` bytes, and nothing else uses them.
-#[inline]
-#[cfg_attr(not(CONFIG_X86), expect(unused_variables, unused_mut))]
-pub(crate) unsafe fn copy_raw(
+pub(crate) unsafe fn crc32_le(
     vector: &Vector,
     crc: u32,
-    to: *mut u8,
-    source: *const u8,
+    copy: Option<*mut u8>,
+    data: *const u8,
     len: usize,
 ) -> u32 {
-    // SAFETY: The caller guarantees valid memory and exclusive use of `to`. If there are
-    // `registers`, these are at least `MIN_LEN` bytes, the registers may be used, and the CPU has
-    // AVX and PCLMULQDQ: `Registers::take` granted them. The fold leaves less than 16
-    // bytes.
+    let (mut crc, mut done) = (crc, 0);
+    // SAFETY: The caller guarantees valid memory and exclusive use of the copy. If `vector` or
+    // `own` holds the registers, the data is at least `MIN_LEN` bytes, and the CPU has AVX and
+    // PCLMULQDQ. The fold leaves less than 16 bytes. C code reads the rest of the data once, and
+    // the sum is that of the copy, so a concurrent change leads to unspecified bytes and nothing
+    // worse.
     unsafe {
-        let (mut crc, mut done) = (crc, 0);
         #[cfg(CONFIG_X86)]
-        if let Some(registers) = registers(vector, len) {
-            crc = fold::crc32_copy(crc, to, source, len);
-            drop(registers);
-            done = len & !15;
+        {
+            let own = Vector::default();
+            let has_registers = if vector.is_held() {
+                len >= fold::MIN_LEN
+            } else {
+                len >= MIN_VECTOR && own.take(CHECKSUMS)
+            };
+            if has_registers {
+                crc = match copy {
+                    Some(to) => fold::crc32_copy(crc, to, data, len),
+                    None => fold::crc32(crc, data, len),
+                };
+                done = len & !15;
+            }
         }
-        let (to, left) = (to.add(done), len.wrapping_sub(done));
-        shared_bytes::copy(to, source.add(done), left);
-        // This reads the bytes that were written to `to`.
-        rest(crc, to, left)
+        let left = len.wrapping_sub(done);
+        let mut rest = data.add(done);
+        if let Some(to) = copy {
+            shared_bytes::copy(to.add(done), rest, left);
+            rest = to.add(done);
+        }
+        // Nothing is often left, and calling a library function is not free.
+        if left == 0 {
+            crc
+        } else {
+            raw::crc32_le(crc, rest.cast(), left)
+        }
     }
-}
-
-/// Returns the CRC-32 of the bytes that a fold has left, or of data for which the library is
-/// better.
-///
-/// # Safety
-///
-/// `data` is valid for reads of `len` bytes.
-#[inline]
-unsafe fn rest(crc: u32, data: *const u8, len: usize) -> u32 {
-    if len == 0 {
-        // This is common, and calling a library function is not free.
-        return crc;
-    }
-    // SAFETY: The caller guarantees that `data` is valid for reads of `len` bytes. C code reads
-    // them, so a concurrent change leads to an unspecified checksum and nothing worse.
-    unsafe { raw::crc32_le(crc, data.cast(), len) }
 }
 
 #[kernel::prelude::kunit_tests(linux_rdma_crc32)]
@@ -131,7 +95,7 @@ mod tests {
     #[test]
     fn checksum_is_crc32() -> Result {
         // The check value of CRC-32.
-        let sum = Vector::new().crc32_le(!0, b"123456789");
+        let sum = Vector::default().crc32_le(!0, b"123456789");
         assert_eq!(sum, !0xcbf4_3926);
         Ok(())
     }
@@ -149,7 +113,7 @@ mod tests {
         }
         let mut copy = KVec::from_elem(0u8, 500, GFP_KERNEL)?;
         // Even lengths are checked with the registers held.
-        let vector = crate::vector::Vector::new();
+        let vector = crate::vector::Vector::default();
         for len in 0usize..420 {
             if len % 2 == 0 {
                 vector.hold();
@@ -163,8 +127,10 @@ mod tests {
             copy.fill(0x5a);
             let place = copy.get_mut(to..to + len).ok_or(EINVAL)?;
             // SAFETY: Both slices have `len` bytes and do not overlap.
-            let crc =
-                unsafe { copy_raw(&vector, len as u32, place.as_mut_ptr(), bytes.as_ptr(), len) };
+            let crc = unsafe {
+                let place = Some(place.as_mut_ptr());
+                crc32_le(&vector, len as u32, place, bytes.as_ptr(), len)
+            };
             assert_eq!(crc, expected);
             let (before, rest) = copy.split_at(to);
             let (place, behind) = rest.split_at(len);

@@ -23,10 +23,12 @@ mod tx_queue;
 mod udp_tunnel;
 
 pub use addr::{IpAddr, IpVersion};
+pub use blocks::Prepared;
 pub use datagram::{Datagram, Fragment, KeptDatagram};
 pub use device::{DeviceName, NetDevice};
-pub use local_out::{LocalOut, LocalOutHook, LocalPacket};
+pub use local_out::{hook_local_out, LocalOut, LocalPacket};
 pub use namespace::{NetNs, NetNsCookie, NetRef};
+pub use net_exit::{InNamespace, NetExit};
 pub use notifier::{NetdevEvents, NetdevNotifier};
 pub use owner::TxOwner;
 pub use packet_writer::PacketWriter;
@@ -36,7 +38,7 @@ pub use route::{Flow, Route};
 pub use rx::RxSkb;
 pub use tx::TxSkb;
 pub use tx_queue::{TxQueue, XmitStats};
-pub use udp_tunnel::{UdpReceive, UdpTunnelSocket, UdpTunnels};
+pub use udp_tunnel::{open_udp_tunnel, UdpReceive};
 
 /// Bytes of an IPv4 header without options (RFC 791).
 pub const IPV4_HEADER: usize = 20;
@@ -44,24 +46,5 @@ pub const IPV4_HEADER: usize = 20;
 pub const IPV6_HEADER: usize = 40;
 /// Bytes of a UDP header (RFC 768).
 pub const UDP_HEADER: usize = 8;
-
-/// Per-module state for packets: reuses their memory and allows them to have owners. At most one
-/// exists, and a module drops it last.
-///
-/// Packets can also be made without it or while it is being dropped. They then have no owners.
-pub struct Prepared(#[expect(dead_code, reason = "owned")] blocks::Memory);
-
-impl Prepared {
-    /// Prepares the per-CPU memory. Sleeps. Returns `EBUSY` if a `Prepared` already exists.
-    pub fn new() -> kernel::error::Result<Self> {
-        let blocks = blocks::Memory::new()?;
-        owner::OWNED.reopen();
-        Ok(Self(blocks))
-    }
-}
-
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        owner::close();
-    }
-}
+/// Protocol number of UDP in IP headers (a value of an anonymous enum in C).
+const IPPROTO_UDP: u8 = 17;

@@ -1,78 +1,64 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Module parameters whose value is one of several words, in addition to the numbers of `module!`.
+//! Module parameters that are texts, in addition to the numbers of `module!`.
 //!
 //! C header: include/linux/moduleparam.h.
 
 use crate::raw;
-use core::{marker::PhantomData, ptr::from_ref};
+use core::ptr::{self, from_ref};
 use kernel::{
-    error::from_result,
-    ffi,
-    module_param::{KernelParam, ModuleParam},
+    ffi::c_char,
+    module_param::KernelParam,
     prelude::*,
-    sync::SetOnce,
+    sync::atomic::{Atomic, Relaxed},
 };
 
-/// The `kernel_param_ops` of parameters of type `T`.
-struct Operations<T>(PhantomData<T>);
+/// A module parameter that is a text (`charp`). Declared by
+/// [`text_parameter`](crate::text_parameter).
+///
+/// # Invariants
+///
+/// The pointer is null, or the kernel has set it to a text that lives as long as the module.
+#[repr(transparent)]
+pub struct TextParameter(Atomic<*mut c_char>);
 
-impl<T: ModuleParam + Send + Sync + 'static> Operations<T> {
-    const TABLE: &'static raw::kernel_param_ops = &raw::kernel_param_ops {
-        flags: 0,
-        set: Some(Self::set),
-        get: None,
-        free: None,
-    };
+impl TextParameter {
+    /// Creates a parameter that is not set. Used by [`text_parameter`](crate::text_parameter).
+    #[doc(hidden)]
+    pub const fn unset() -> Self {
+        Self(Atomic::new(ptr::null_mut()))
+    }
 
-    /// Sets the parameter, once.
-    ///
-    /// # Safety
-    ///
-    /// `value` is null or a C string, and [`entry`] has made `parameter` for this type.
-    unsafe extern "C" fn set(
-        value: *const ffi::c_char,
-        parameter: *const raw::kernel_param,
-    ) -> ffi::c_int {
-        from_result(|| {
-            if value.is_null() {
-                return Err(EINVAL);
-            }
-            // SAFETY: The value is not null. `parse_one()` (kernel/params.c) passes a part of the
-            // command line that ends with a zero byte, and an entry of the module's table. In each
-            // entry with these operations, `entry` has set `arg` to the address of a static
-            // `SetOnce<T>`.
-            let (word, target) = unsafe {
-                let target = (*parameter).__bindgen_anon_1.arg;
-                (CStr::from_char_ptr(value), &*target.cast::<SetOnce<T>>())
-            };
-            let choice = T::try_from_param_arg(word.as_ref())?;
-            target.populate(choice).then_some(0).ok_or(EEXIST)
-        })
+    /// Returns the value, if it was set. Called when the module has been loaded.
+    pub fn get(&self) -> Option<&CStr> {
+        let text = self.0.load(Relaxed);
+        // SAFETY: By the type invariant, a text is a C string, which is not freed before the module
+        // (`param_set_charp()`, `param_free_charp()`, kernel/params.c).
+        (!text.is_null()).then(|| unsafe { CStr::from_char_ptr(text) })
     }
 }
 
-/// Returns an entry of a module's parameter table. Used by [`choice_parameter`].
+/// Returns an entry of a module's parameter table. Used by
+/// [`text_parameter`](crate::text_parameter).
 #[doc(hidden)]
-pub const fn entry<T: ModuleParam + Send + Sync>(
-    name: &'static CStr,
-    parameter: &'static SetOnce<T>,
-) -> KernelParam {
+pub const fn entry(name: &'static CStr, parameter: &'static TextParameter) -> KernelParam {
     KernelParam::new(raw::kernel_param {
         name: kernel::str::as_char_ptr_in_const_context(name),
         mod_: (&raw const raw::__this_module).cast_mut(),
-        ops: from_ref(Operations::<T>::TABLE),
+        ops: &raw const raw::param_ops_charp,
         // Not visible in sysfs, like the parameters of `module!`.
         perm: 0,
         level: -1,
         flags: 0,
+        // INVARIANT: `perm` allows changes only while the module is being loaded, before its code
+        // runs.
         __bindgen_anon_1: raw::kernel_param__bindgen_ty_1 {
             arg: from_ref(parameter).cast_mut().cast(),
         },
     })
 }
 
-/// Returns the bytes of a text of length `N`. Used by [`choice_parameter`].
+/// Returns the bytes of a text of length `N`. Used by [`text_parameter`](crate::text_parameter).
 #[doc(hidden)]
 pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
     match text.as_bytes().first_chunk() {
@@ -81,12 +67,12 @@ pub const fn bytes<const N: usize>(text: &str) -> [u8; N] {
     }
 }
 
-/// Declares a module parameter of a type that implements [`ModuleParam`], which can be set when the
-/// module is loaded. `$name` is the [`SetOnce`] that holds the value, `$word` the parameter's name.
+/// Declares a module parameter that is a text and can be set when the module is loaded. `$name` is
+/// the [`TextParameter`] that holds the value, `$word` the parameter's name.
 #[macro_export]
-macro_rules! choice_parameter {
-    ($name:ident: $type:ty, $word:literal, $description:literal) => {
-        static $name: ::kernel::sync::SetOnce<$type> = ::kernel::sync::SetOnce::new();
+macro_rules! text_parameter {
+    ($name:ident, $word:literal, $description:literal) => {
+        static $name: $crate::parameter::TextParameter = $crate::parameter::TextParameter::unset();
 
         const _: () = {
             const TYPE: &str = concat!("parmtype=", $word, ":charp\0");

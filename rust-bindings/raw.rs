@@ -43,10 +43,12 @@ pub(crate) mod safe {
 
     // Safe: these are the signatures of the C functions, and the functions are as described
     // (kernel/capability.c, kernel/rcu/tree.c, kernel/sched/core.c and syscalls.c,
-    // drivers/char/random.c, net/core/dev.c and rtnetlink.c; shim.c has the others).
+    // kernel/time/timekeeping.c, drivers/char/random.c, net/core/dev.c and rtnetlink.c; shim.c has
+    // the others).
     unsafe extern "C" {
         pub(crate) safe fn capable(capability: c_int) -> bool;
         pub(crate) safe fn get_random_u32() -> u32;
+        pub(crate) safe fn ktime_get() -> i64;
         pub(crate) safe fn rtnl_lock();
         pub(crate) safe fn shim_cond_resched();
         pub(crate) safe fn shim_get_udp_sport(label: u32, local_qpn: u32, remote_qpn: u32) -> u16;

@@ -4,8 +4,8 @@
 //!
 //! A driver implements [`Driver`], with its own type for each verbs object. ib_core allocates most
 //! objects itself (`size_ib_*` of `struct ib_device_ops`), with the ib struct first; the driver's
-//! data follows it in an [`Object`]. A driver creates a device with [`device::UnregisteredDevice`],
-//! and lets users create devices through `rdma link add` with [`device::LinkOps`].
+//! data follows it in an [`Object`]. Users create devices through `rdma link add`, for which a
+//! driver has [`LinkOps`](device::LinkOps). It registers the devices with [`device::register`].
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h),
@@ -23,7 +23,7 @@ pub mod udata;
 pub mod wr;
 
 pub use address::AddressInfo;
-pub use device::{Device, LinkOps, LinkRegistration, UnregisteredDevice};
-pub use event::{CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, Identity, MrChange, Object, UserMemory, XrcSrq};
+pub use device::{Device, LinkRegistration};
+pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
+pub use object::{Driver, MrChange, Object, UserMemory, XrcSrq};
 pub use udata::{no_udata, Udata};

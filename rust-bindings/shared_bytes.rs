@@ -18,14 +18,3 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: The caller guarantees valid memory that does not overlap, as `memcpy()` requires.
     unsafe { raw::memcpy(to.cast(), from.cast(), len) };
 }
-
-/// Copies `len` bytes that may overlap (`memmove()`, include/linux/string.h).
-///
-/// # Safety
-///
-/// `from` is valid for reads of `len` bytes and `to` for writes.
-#[inline]
-pub(crate) unsafe fn copy_within(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: The caller guarantees valid memory; `memmove()` accepts overlapping ranges.
-    unsafe { raw::memmove(to.cast(), from.cast(), len) };
-}

@@ -336,10 +336,10 @@ SHIM int shim_dst_error(const struct dst_entry *dst)
 	return dst->error;
 }
 
-SHIM void shim_flowi4_init(struct flowi4 *fl4, int oif, u32 mark, u8 tos, __be32 saddr,
-			   __be32 daddr, __be16 sport, __be16 dport)
+SHIM void shim_flowi4_init(struct flowi4 *fl4, int oif, u8 tos, __be32 saddr, __be32 daddr,
+			   __be16 sport, __be16 dport)
 {
-	flowi4_init_output(fl4, oif, mark, tos, RT_SCOPE_UNIVERSE, IPPROTO_UDP, 0, daddr, saddr,
+	flowi4_init_output(fl4, oif, 0, tos, RT_SCOPE_UNIVERSE, IPPROTO_UDP, 0, daddr, saddr,
 			   dport, sport, GLOBAL_ROOT_UID);
 }
 

@@ -35,8 +35,8 @@ pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
 pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
-pub use serial_work::{HasSerialWork, SerialQueue, SerialTask, SerialWork, Turn};
-pub use timer::{HasSoftTimer, SoftTimer, TimerCallback};
+pub use serial_work::{HasSerialWork, SerialTask, SerialWork, Turn};
+pub use timer::{SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};
 
 /// Returns a reference to the object with the lifetime of the borrow, not of this copy of the

@@ -2,7 +2,7 @@
 /*
  * Callbacks that have an enum in their signature. kCFI compares the type of an indirect call with
  * that of its target, and treats a C enum and a Rust integer as different types. Therefore C calls
- * these C functions, which call Rust through types on which both sides agree.
+ * these C functions. Those that need the driver call Rust, through types on which both sides agree.
  */
 #ifndef LINUX_RDMA_TRAMPOLINES_H
 #define LINUX_RDMA_TRAMPOLINES_H
@@ -10,10 +10,9 @@
 #include <linux/hrtimer.h>
 #include <rdma/ib_verbs.h>
 
-/* A driver's functions for the trampolines, and texts about its devices (attributes.c). */
+/* A driver's functions for the trampolines, and texts about its devices for sysfs. */
 struct rdma_rust_driver {
 	int (*req_notify_cq)(struct ib_cq *cq, u32 flags);
-	u32 (*get_link_layer)(struct ib_device *device, u32 port_num);
 	int (*modify_srq)(struct ib_srq *srq, struct ib_srq_attr *attr, u32 mask,
 			  struct ib_udata *udata);
 	struct ib_mr *(*alloc_mr)(struct ib_pd *pd, u32 mr_type, u32 max_num_sg);

@@ -4,41 +4,43 @@
 //!
 //! C header: `arch/x86/include/asm/fpu/api.h`.
 
-use crate::shared_bytes;
+use crate::{raw, shared_bytes};
 use core::{cell::Cell, marker::PhantomData};
+#[cfg(CONFIG_X86)]
+use kernel::sync::atomic::{Atomic, Relaxed};
 
 #[cfg(CONFIG_X86)]
 mod copy;
 
+/// Uses for which the registers are worthwhile, one bit each. Set once. If there is any, the CPU
+/// has AVX and PCLMULQDQ.
 #[cfg(CONFIG_X86)]
-mod registers {
-    use crate::raw;
-    use core::marker::PhantomData;
-    use kernel::sync::atomic::{Atomic, Relaxed};
+static USES: Atomic<u32> = Atomic::new(0);
+/// This crate's checksums are faster than the library's.
+#[cfg(CONFIG_X86)]
+pub(crate) const CHECKSUMS: u32 = 1;
+/// This crate's copies are faster than memcpy().
+#[cfg(CONFIG_X86)]
+const COPIES: u32 = 2;
 
-    /// Uses for which the registers are worthwhile, one bit each. Set once.
-    static USES: Atomic<u32> = Atomic::new(0);
-
-    /// This crate's checksums are faster than the library's. The CPU has AVX and PCLMULQDQ.
-    pub(crate) const CHECKSUMS: u32 = 1;
-    /// This crate's copies are faster than memcpy(). The CPU has AVX.
-    pub(crate) const COPIES: u32 = 2;
-
-    pub(super) fn prepare() {
-        let state = 1 << raw::xfeature_XFEATURE_YMM;
+/// Detects the CPU's features. Without this call everything works, but more slowly.
+pub fn prepare() {
+    #[cfg(CONFIG_X86)]
+    {
+        let ymm = 1 << raw::xfeature_XFEATURE_YMM;
         // SAFETY: The boot CPU's capabilities have a bit for each feature number of the header
         // (asm/cpufeature.h). With a null pointer for feature names, cpu_has_xfeatures()
         // (arch/x86/kernel/fpu/xstate.c) writes nothing.
         let (has, saved) = unsafe {
             (
                 |feature: u32| raw::shim_boot_cpu_has(feature),
-                raw::cpu_has_xfeatures(state, core::ptr::null_mut()) != 0,
+                raw::cpu_has_xfeatures(ymm, core::ptr::null_mut()) != 0,
             )
         };
-        let mut uses = 0;
-        if saved && has(raw::X86_FEATURE_AVX) {
+        if saved && has(raw::X86_FEATURE_AVX) && has(raw::X86_FEATURE_PCLMULQDQ) {
+            let mut uses = 0;
             // With VPCLMULQDQ, the library's functions are faster than those of this crate.
-            if has(raw::X86_FEATURE_PCLMULQDQ) && !has(raw::X86_FEATURE_VPCLMULQDQ) {
+            if !has(raw::X86_FEATURE_VPCLMULQDQ) {
                 uses |= CHECKSUMS;
             }
             // Without fast string instructions, memcpy() copies 8 bytes at a time
@@ -46,88 +48,31 @@ mod registers {
             if !has(raw::X86_FEATURE_FSRM) {
                 uses |= COPIES;
             }
-        }
-        USES.store(uses, Relaxed);
-    }
-
-    /// Permission to use the vector registers. While it exists, the CPU cannot be preempted, and
-    /// the owner must neither sleep nor take it again.
-    pub(crate) struct Registers(PhantomData<*mut ()>);
-
-    impl Registers {
-        /// Returns the permission that a [`Vector`](super::Vector) holds.
-        ///
-        /// # Safety
-        ///
-        /// The permission was taken on this CPU, and nothing else releases it.
-        #[inline]
-        pub(super) unsafe fn held() -> Self {
-            Self(PhantomData)
-        }
-
-        /// Returns whether the registers are worthwhile for this use.
-        #[inline]
-        pub(super) fn are_for(use_: u32) -> bool {
-            USES.load(Relaxed) & use_ != 0
-        }
-
-        /// Takes the registers if they are worthwhile for this use, and available.
-        #[inline]
-        pub(crate) fn take(use_: u32) -> Option<Self> {
-            // SAFETY: irq_fpu_usable() (arch/x86/kernel/fpu/core.c) may be called in any context
-            // but an NMI, and this is not called from one. If it returns true, the registers may be
-            // taken. They are released on this CPU, because taking them disables preemption.
-            unsafe {
-                if !Self::are_for(use_) || !raw::irq_fpu_usable() {
-                    return None;
-                }
-                raw::shim_kernel_fpu_begin();
-            }
-            Some(Self(PhantomData))
-        }
-    }
-
-    impl Drop for Registers {
-        #[inline]
-        fn drop(&mut self) {
-            // SAFETY: `take` took the registers, and they have not been released since.
-            unsafe { raw::kernel_fpu_end() };
+            USES.store(uses, Relaxed);
         }
     }
 }
-
-#[cfg(CONFIG_X86)]
-pub(crate) use registers::{Registers, CHECKSUMS, COPIES};
 
 /// The vector registers, held across several pieces of work. Taking them costs about as much as
 /// processing a hundred bytes.
 ///
 /// While they are held, nothing else on this CPU can use them: other kernel functions fall back to
-/// slower code. The owner must therefore release them before it sends packets or wakes tasks. It
-/// must not sleep.
+/// slower code. The owner is not preempted. It must release the registers before it sends packets
+/// or wakes tasks, and it must not sleep.
 ///
 /// # Invariants
 ///
-/// If `held` is true, `self` owns the permission to use the registers and must release it. The CPU
-/// is one on which this crate's checksums are faster.
+/// If `held` is true, `self` owns the permission to use the registers and must release it, and the
+/// CPU has AVX and PCLMULQDQ.
 #[derive(Default)]
 pub struct Vector {
     #[cfg_attr(not(CONFIG_X86), expect(dead_code))]
     held: Cell<bool>,
-    /// Not `Send`: the permission is bound to this CPU, and its owner is not preempted.
+    /// Not `Send`: the permission is bound to this CPU.
     _here: PhantomData<*mut ()>,
 }
 
 impl Vector {
-    /// Creates a `Vector` that does not hold the registers.
-    #[inline]
-    pub const fn new() -> Self {
-        Self {
-            held: Cell::new(false),
-            _here: PhantomData,
-        }
-    }
-
     /// Takes the registers, unless `self` holds them, if they are useful and available. All
     /// functions that take a `Vector` also work without the registers.
     ///
@@ -136,12 +81,27 @@ impl Vector {
     pub fn hold(&self) {
         #[cfg(all(CONFIG_X86, not(CONFIG_PREEMPT_RT)))]
         if !self.held.get() {
-            if let Some(registers) = Registers::take(CHECKSUMS) {
-                core::mem::forget(registers);
-                // INVARIANT: The permission was forgotten, not released.
-                self.held.set(true);
-            }
+            self.take(CHECKSUMS);
         }
+    }
+
+    /// Takes the registers if they are worthwhile for this use, and available. Returns whether it
+    /// did.
+    #[cfg(CONFIG_X86)]
+    #[inline]
+    pub(crate) fn take(&self, use_: u32) -> bool {
+        // SAFETY: irq_fpu_usable() (arch/x86/kernel/fpu/core.c) may be called in any context but an
+        // NMI, and this is not called from one. If it returns true, the registers are free and may
+        // be taken. They are released on this CPU, because taking them disables preemption.
+        unsafe {
+            if USES.load(Relaxed) & use_ == 0 || !raw::irq_fpu_usable() {
+                return false;
+            }
+            raw::shim_kernel_fpu_begin();
+        }
+        // INVARIANT: The permission was taken just above, and `prepare` has found the features.
+        self.held.set(true);
+        true
     }
 
     /// Releases the registers if they are held.
@@ -149,9 +109,8 @@ impl Vector {
     pub fn release(&self) {
         #[cfg(CONFIG_X86)]
         if self.held.replace(false) {
-            // SAFETY: `held` was true, so `self` owned the permission (type invariant); it is false
-            // now.
-            drop(unsafe { Registers::held() });
+            // SAFETY: `held` was true, so `self` owned the permission (type invariant).
+            unsafe { raw::kernel_fpu_end() };
         }
     }
 
@@ -166,7 +125,7 @@ impl Vector {
     #[inline]
     pub fn crc32_le(&self, crc: u32, bytes: &[u8]) -> u32 {
         // SAFETY: The slice is valid for reads of its length.
-        unsafe { crate::crc32::crc32_le_raw(self, crc, bytes.as_ptr(), bytes.len()) }
+        unsafe { crate::crc32::crc32_le(self, crc, None, bytes.as_ptr(), bytes.len()) }
     }
 }
 
@@ -175,12 +134,6 @@ impl Drop for Vector {
     fn drop(&mut self) {
         self.release();
     }
-}
-
-/// Detects the CPU's features. Without this call everything works, but more slowly.
-pub fn prepare() {
-    #[cfg(CONFIG_X86)]
-    registers::prepare();
 }
 
 /// Minimum length for which a copy takes the registers.
@@ -198,17 +151,18 @@ const MIN_COPY: usize = 512;
 #[cfg_attr(not(CONFIG_X86), expect(unused_variables))]
 pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: The caller guarantees valid memory that does not overlap. It is at least a block for
-    // `copy::copy`, and `vector` or `registers` holds the registers, so the CPU has AVX.
+    // `copy::copy`, and `vector` or `own` holds the registers, so the CPU has AVX.
     unsafe {
         #[cfg(CONFIG_X86)]
-        if vector.is_held() {
-            if len >= copy::BLOCK && Registers::are_for(COPIES) {
+        {
+            let own = Vector::default();
+            let has_registers = if vector.is_held() {
+                len >= copy::BLOCK && USES.load(Relaxed) & COPIES != 0
+            } else {
+                len >= MIN_COPY && own.take(COPIES)
+            };
+            if has_registers {
                 return copy::copy(to, from, len);
-            }
-        } else if len >= MIN_COPY {
-            if let Some(registers) = Registers::take(COPIES) {
-                copy::copy(to, from, len);
-                return drop(registers);
             }
         }
         shared_bytes::copy(to, from, len);
@@ -226,12 +180,12 @@ pub(crate) unsafe fn copy(vector: &Vector, to: *mut u8, from: *const u8, len: us
 pub(crate) unsafe fn copy_within(vector: &Vector, to: *mut u8, from: *const u8, len: usize) {
     let distance = (to as usize).wrapping_sub(from as usize);
     // SAFETY: The caller guarantees valid memory. If the distance is at least `len` in both
-    // directions, it does not overlap.
+    // directions, it does not overlap; otherwise `memmove()` (include/linux/string.h) accepts it.
     unsafe {
         if distance < len || distance.wrapping_neg() < len {
-            shared_bytes::copy_within(to, from, len)
+            raw::memmove(to.cast(), from.cast(), len);
         } else {
-            copy(vector, to, from, len)
+            copy(vector, to, from, len);
         }
     }
 }
@@ -250,7 +204,7 @@ mod tests {
         }
         let mut to = KVec::from_elem(0u8, 1400, GFP_KERNEL)?;
         // Even lengths are copied with the registers held.
-        let vector = Vector::new();
+        let vector = Vector::default();
         for len in 100usize..800 {
             if len % 2 == 0 {
                 vector.hold();

@@ -6,8 +6,8 @@ use crate::{
     limits::{path::MAX_ACK_DELAY_US, GID_TABLE_LENS},
     module_parameters,
 };
-use kernel::{module_param::ModuleParam, prelude::*, str::BStr};
-use linux_rdma::{choice_parameter, parameter, sync::HAS_USER_THREADS};
+use kernel::prelude::*;
+use linux_rdma::{parameter, sync::HAS_USER_THREADS, text_parameter};
 use rrxe_core::RecoveryMode;
 
 /// The configuration of a device, and of the module.
@@ -37,45 +37,37 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the module parameters, which can be set only when the module is loaded.
-    pub(crate) fn from_parameters() -> Self {
+    /// Reads the module parameters, which can be set only when the module is loaded. Returns
+    /// `EINVAL` if `recovery` has another value than those it may have.
+    pub(crate) fn from_parameters() -> Result<Self> {
         let is_set = |value: u8| value != 0;
         let ns = |us: u32| u64::from(us).saturating_mul(1000);
         let ack_delay_us: u32 = parameter(module_parameters::ack_delay_us.value());
         let gid_table_len: u32 = parameter(module_parameters::gid_table_len.value());
-        Self {
+        let recovery = match RECOVERY.get().map(CStr::to_bytes) {
+            None | Some(b"selective") => RecoveryMode::Selective,
+            Some(b"strict") => RecoveryMode::Strict,
+            Some(_) => {
+                pr_err!("recovery must be selective or strict\n");
+                return Err(EINVAL);
+            }
+        };
+        Ok(Self {
             is_notification_point: is_set(parameter(module_parameters::roce_np.value())),
             is_reaction_point: is_set(parameter(module_parameters::roce_rp.value())),
             cnp_interval: ns(parameter(module_parameters::min_time_between_cnps.value())),
             always_icrc: is_set(parameter(module_parameters::same_host_icrc.value())),
             max_ack_delay: ns(ack_delay_us.min(MAX_ACK_DELAY_US)),
             gid_table_len: gid_table_len.clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end()),
-            recovery: RECOVERY.copy().unwrap_or_default().0,
+            recovery,
             poll_mode: HAS_USER_THREADS && is_set(parameter(module_parameters::poll_mode.value())),
             local_guard: is_set(parameter(module_parameters::local_guard.value())),
-        }
+        })
     }
 }
 
-/// A value of the parameter `recovery`.
-#[derive(Clone, Copy, Default)]
-struct Recovery(RecoveryMode);
-
-impl ModuleParam for Recovery {
-    fn try_from_param_arg(arg: &BStr) -> Result<Self> {
-        match &**arg {
-            b"selective" => Ok(Self(RecoveryMode::Selective)),
-            b"strict" => Ok(Self(RecoveryMode::Strict)),
-            _ => {
-                pr_err!("recovery must be selective or strict\n");
-                Err(EINVAL)
-            }
-        }
-    }
-}
-
-choice_parameter!(
-    RECOVERY: Recovery,
+text_parameter!(
+    RECOVERY,
     "recovery",
     "How losses are repaired: selective, or strict: go-back-N with the timers of the specification alone (default selective)"
 );

@@ -15,7 +15,10 @@ use kernel::{
     prelude::*,
     sync::{rcu, Arc},
 };
-use linux_rdma::{rdma::attr::StatName, sync::PerCpuCounters};
+use linux_rdma::{
+    rdma::attr::StatName,
+    sync::{arc_borrow_ref, PerCpuCounters},
+};
 use rrxe_core::{requester::RequesterCounters, responder::ResponderCounters, wire::Operation};
 
 macro_rules! counters {
@@ -92,13 +95,11 @@ impl Counters {
         Ok(Self(PerCpuCounters::new()?))
     }
 
-    /// Adds one.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
         self.0.add(counter as usize, 1);
     }
 
-    /// Adds `n`.
     #[inline]
     pub(crate) fn add(&self, counter: Counter, n: u64) {
         if n != 0 {
@@ -144,23 +145,21 @@ impl Counters {
         });
     }
 
-    /// Reads all counters, in order.
-    pub(crate) fn read(&self, values: &mut [u64]) {
-        for (place, value) in values.iter_mut().enumerate() {
-            *value = self.0.sum(place);
-        }
+    /// Returns the value of the counter at an index.
+    pub(crate) fn value(&self, stat: usize) -> u64 {
+        self.0.sum(stat)
     }
 }
 
 /// ib_core's handle of counters that `rdma statistic` binds to queue pairs. Each queue pair has a
 /// reference of its own.
 pub(crate) struct QpCounters {
-    counters: Arc<Counters>,
-    number: u32,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) number: u32,
 }
 
 impl QpCounters {
-    /// Returns new counters with their number, which [`destroy`](Self::destroy) frees.
+    /// Returns new counters with their number, which the caller must free.
     pub(crate) fn create(device: &DeviceState) -> Result<(Self, u32)> {
         let counters = Counters(PerCpuCounters::new_accounted()?);
         let counters = Arc::new(counters, GFP_KERNEL_ACCOUNT)?;
@@ -170,26 +169,9 @@ impl QpCounters {
             .alloc(1..=limits::MAX_QP, GFP_KERNEL_ACCOUNT)?;
         Ok((Self { counters, number }, number))
     }
-
-    /// Frees the number.
-    pub(crate) fn destroy(&self, device: &DeviceState) {
-        device.counter_numbers.free(self.number);
-    }
-
-    /// Makes a queue pair count here. Returns `EBUSY` if it counts in other counters. Allocates
-    /// nothing.
-    pub(crate) fn bind(&self, qp: &Qp) -> Result {
-        qp.counters.set(self.counters.clone())
-    }
-
-    /// Returns the value of the counter at an index.
-    pub(crate) fn value(&self, place: usize) -> u64 {
-        self.counters.0.sum(place)
-    }
 }
 
 impl Qp {
-    /// Adds one to a counter of the queue pair.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
         self.with_counters(|counters| counters.count(counter));
@@ -211,7 +193,8 @@ impl Qp {
     #[inline(never)]
     fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
         let rcu = rcu::read_lock();
+        let bound = self.counters.get(&rcu).map(arc_borrow_ref);
         // The counters may be unbound meanwhile.
-        count(self.counters.get(&rcu).unwrap_or(&self.device.counters));
+        count(bound.unwrap_or(&self.device.counters));
     }
 }

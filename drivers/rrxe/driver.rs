@@ -9,13 +9,13 @@ use crate::{
     ring::abi,
     verbs::{
         address_handle::AddressHandle,
-        cq::Cq,
+        cq::{Cq, CqHandle},
         device::DeviceState,
         link,
-        mr::{Mr, MrHandle},
+        mr::{Mr, MrHandle, NewMr},
         pd::Pd,
         quota::{Charge, Charged},
-        srq::{self, SrqHandle, Xrcd},
+        srq::{self, SrqHandle},
     },
     Rrxe,
 };
@@ -29,11 +29,10 @@ use linux_rdma::{
             StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
         memory::KernelMemory,
-        no_udata,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Device, Driver, Identity, MrChange, QpTarget, SrqTarget, Udata,
-        UserMemory, XrcSrq,
+        AddressInfo, CqTarget, Device, Driver, MrChange, QpTarget, SrqTarget, Udata, UserMemory,
+        XrcSrq,
     },
 };
 
@@ -42,10 +41,11 @@ impl Driver for Rrxe {
     type Ucontext = Option<Poller>;
     type Pd = Charged<Pd>;
     type Ah = Charged<Arc<AddressHandle>>;
-    type Cq = Charged<Arc<Cq>>;
+    type Cq = Charged<CqHandle>;
     type Qp = Charged<QpHandle>;
     type Srq = Charged<SrqHandle>;
-    type Xrcd = Charged<Xrcd>;
+    /// An identity only, like a protection domain.
+    type Xrcd = Charged<Pd>;
     type Mr = Charged<MrHandle>;
     type Mw = Charged<MrHandle>;
     type Counter = QpCounters;
@@ -55,12 +55,10 @@ impl Driver for Rrxe {
     const PORT_STATS: &'static [StatName] = counters::NAMES;
     const PORT_ONLY_STATS: &'static [usize] = counters::PORT_ONLY;
     const LINK_TYPE: &'static CStr = c_str!("rrxe");
-    const IDENTITY: Identity = Identity {
-        version: abi::VERSION_TEXT,
-        hca_type: c_str!("rrxe"),
-        hw_rev: c_str!("0"),
-        board_id: c_str!("RRXE_SOFT_ROCE_V2"),
-    };
+    const VERSION: &'static CStr = abi::VERSION_TEXT;
+    const HCA_TYPE: &'static CStr = c_str!("rrxe");
+    const HW_REV: &'static CStr = c_str!("0");
+    const BOARD_ID: &'static CStr = c_str!("RRXE_SOFT_ROCE_V2");
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         link::add(name, netdev)
@@ -72,7 +70,9 @@ impl Driver for Rrxe {
     }
 
     fn dealloc(device: &Arc<DeviceState>) {
-        device.forget();
+        device.release_sockets();
+        drop(device.gsi.take());
+        device.local_queue.close();
     }
 
     fn query_device(device: &Device<Self>) -> DeviceAttr {
@@ -118,8 +118,8 @@ impl Driver for Rrxe {
             max_total_mcast_qp_attach: limits::MAX_TOTAL_MCAST_QP_ATTACH as DeviceLimit,
             max_ah: limits::MAX_AH as DeviceLimit,
             max_srq: limits::MAX_SRQ as DeviceLimit,
-            max_srq_wr: limits::MAX_SRQ_WR as DeviceLimit,
-            max_srq_sge: limits::MAX_SRQ_SGE as DeviceLimit,
+            max_srq_wr: limits::MAX_QP_WR as DeviceLimit,
+            max_srq_sge: limits::MAX_SGE as DeviceLimit,
             max_pkeys: limits::PKEY_TABLE_LEN,
             local_ca_ack_delay: limits::LOCAL_ACK_DELAY,
             // Completion timestamps are nanoseconds of CLOCK_MONOTONIC: 64 bits at 10^6 kHz.
@@ -136,7 +136,8 @@ impl Driver for Rrxe {
             active_mtu: mtu_to_enum(limits::ib_mtu(netdev.mtu())),
             phys_mtu: netdev.mtu(),
             gid_tbl_len: device.data().config.gid_table_len as i32,
-            port_cap_flags: link::PORT_CAP_FLAGS,
+            // Communication management is supported.
+            port_cap_flags: 1 << 16,
             max_msg_sz: limits::MAX_MESSAGE,
             bad_pkey_cntr,
             qkey_viol_cntr,
@@ -154,7 +155,9 @@ impl Driver for Rrxe {
     }
 
     fn port_stats(device: &Device<Self>, values: &mut [u64]) {
-        device.data().counters.read(values);
+        for (stat, value) in values.iter_mut().enumerate() {
+            *value = device.data().counters.value(stat);
+        }
     }
 
     fn create_counter(device: &Device<Self>) -> Result<(QpCounters, u32)> {
@@ -162,11 +165,11 @@ impl Driver for Rrxe {
     }
 
     fn destroy_counter(device: &Device<Self>, counter: &QpCounters) {
-        counter.destroy(device.data());
+        device.data().counter_numbers.free(counter.number);
     }
 
     fn bind_counter(counter: &QpCounters, qp: &Self::Qp) -> Result {
-        counter.bind(&qp.qp)
+        qp.qp.counters.set(counter.counters.clone())
     }
 
     fn unbind_counter(qp: &Self::Qp) {
@@ -175,7 +178,7 @@ impl Driver for Rrxe {
     }
 
     fn counter_value(counter: &QpCounters, stat: usize) -> u64 {
-        counter.value(stat)
+        counter.counters.value(stat)
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
@@ -192,9 +195,7 @@ impl Driver for Rrxe {
         Ok(poller)
     }
 
-    fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd> {
-        let is_user = udata.is_some();
-        no_udata(udata)?;
+    fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
         let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
         Ok(charge.of(Pd::new(is_user)))
     }
@@ -238,19 +239,15 @@ impl Driver for Rrxe {
         cqe: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<u32> {
-        cq.resize(device, cqe, udata)
-    }
-
-    fn destroy_cq(cq: &Self::Cq) {
-        cq.destroy();
+        cq.0.resize(device, cqe, udata)
     }
 
     fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>) {
-        cq.poll(to);
+        cq.0.poll(to);
     }
 
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
-        Cq::arm(cq, solicited_only) && report_missed
+        cq.0.arm(solicited_only) && report_missed
     }
 
     fn create_qp(
@@ -279,18 +276,12 @@ impl Driver for Rrxe {
         qp::modify::query(qp)
     }
 
-    fn destroy_qp(qp: &Self::Qp) {
-        qp::create::destroy(qp);
+    fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
+        qp.qp.device.attach_mcast(gid, &qp.qp, qp.charge.payer)
     }
 
-    fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
-        groups.attach(netdev, gid, &qp.qp, qp.payer())
-    }
-
-    fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        let (groups, netdev) = (&device.data().multicast, &device.data().netdev);
-        groups.detach(netdev, gid, &qp.qp, qp.payer())
+    fn detach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
+        qp.qp.device.detach_mcast(gid, &qp.qp, qp.charge.payer)
     }
 
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {
@@ -315,11 +306,8 @@ impl Driver for Rrxe {
         Ok((charge.of(srq), number))
     }
 
-    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd> {
-        let is_user = udata.is_some();
-        no_udata(udata)?;
-        let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
-        Ok(charge.of(Xrcd(Pd::new(false).id)))
+    fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd> {
+        Self::alloc_pd(device, is_user)
     }
 
     fn modify_srq(
@@ -336,10 +324,6 @@ impl Driver for Rrxe {
         srq.query()
     }
 
-    fn destroy_srq(srq: &Self::Srq) {
-        srq.destroy();
-    }
-
     fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result {
         srq.post(wrs)
     }
@@ -349,7 +333,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Self::Mr, u32)> {
+    ) -> Result<NewMr> {
         Mr::kernel(device.data(), pd, memory, access)
     }
 
@@ -358,9 +342,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mr, u32)> {
-        no_udata(udata)?;
+    ) -> Result<NewMr> {
         Mr::user(device, pd, memory, access)
     }
 
@@ -369,9 +351,7 @@ impl Driver for Rrxe {
         mr: &Self::Mr,
         pd: &Self::Pd,
         change: &MrChange,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<Option<(Self::Mr, u32)>> {
-        no_udata(udata)?;
+    ) -> Result<Option<NewMr>> {
         mr.change(device, pd, change)
     }
 
@@ -379,7 +359,7 @@ impl Driver for Rrxe {
         mr.close()
     }
 
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)> {
+    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<NewMr> {
         Mr::fast(device.data(), pd, pages)
     }
 
@@ -395,13 +375,7 @@ impl Driver for Rrxe {
         mr.map_end(address, length, page_size)
     }
 
-    fn alloc_mw(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        mw_type: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mw, u32)> {
-        no_udata(udata)?;
+    fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<NewMr> {
         Mr::window(device.data(), pd, mw_type)
     }
 

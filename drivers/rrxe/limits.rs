@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Queue pairs: numbers have 24 bits, and few of them are in use, so that a guess misses.
 pub(crate) const MAX_QP: u32 = 1 << 20;
-/// Work requests of a queue. A flush processes the whole queue at once.
+/// Work requests of a queue, shared or not. A flush processes the whole queue at once.
 pub(crate) const MAX_QP_WR: u32 = 1 << 15;
 /// Data segments of a work request.
 pub(crate) const MAX_SGE: u32 = 32;
@@ -31,10 +31,6 @@ pub(crate) const MAX_CQ: u32 = 1 << 20;
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Shared receive queues.
 pub(crate) const MAX_SRQ: u32 = 1 << 20;
-/// Work requests of a shared receive queue, and data segments of each: the limits of any other
-/// ring.
-pub(crate) const MAX_SRQ_WR: u32 = MAX_QP_WR;
-pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 /// Memory regions: keys have 24 bits of index.
 pub(crate) const MAX_MR: u32 = 1 << 22;
 /// Bytes of a memory region: the size of the user address space.

@@ -107,7 +107,7 @@ struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.
     link: LinkRegistration<Rrxe>,
     #[pin]
-    notifier: NetdevNotifier<link::Follower>,
+    notifier: NetdevNotifier,
     /// Dropped after the last device, and before what the threads and work items use.
     _threads: UserThreads,
     _events: OpenWorkqueue,
@@ -121,9 +121,9 @@ struct SharedState;
 
 impl SharedState {
     fn new() -> Result<Self> {
+        let config = config::Config::from_parameters()?;
         let tables = tables::Tables::new()?;
         let receiver = rx::Receiver::new(tables.clone())?;
-        let config = config::Config::from_parameters();
         let sockets = sockets::Sockets::new(receiver, config.local_guard)?;
         let state = State {
             tables,
@@ -161,7 +161,7 @@ impl kernel::InPlaceModule for Module {
             state: SharedState::new()?,
             _threads: UserThreads::new()?,
             _events: EVENT_QUEUE.open(c"rrxe_events")?,
-            notifier <- NetdevNotifier::new(link::Follower),
+            notifier <- NetdevNotifier::new::<link::Follower>(),
             link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)
     }

@@ -10,7 +10,7 @@
 use crate::{
     limits,
     qp::Qp,
-    verbs::{address_handle::AddressTable, mr::MrTable, quota::Quotas, srq::Srq},
+    verbs::{address_handle::AddressHandle, mr::MrTable, quota::Quotas, srq::Srq},
 };
 use kernel::{
     new_mutex,
@@ -32,8 +32,10 @@ pub(crate) struct Tables {
     #[pin]
     pub(crate) qps: NumberTable<Qp>,
     pub(crate) mrs: Arc<MrTable>,
+    /// Address handles by number. Only the owning process sees the numbers.
+    pub(crate) addresses: RcuTable<AddressHandle>,
     #[pin]
-    pub(crate) addresses: AddressTable,
+    pub(crate) address_numbers: IndexPool,
     /// Shared receive queues for XRC.
     #[pin]
     pub(crate) srqs: NumberTable<Srq>,
@@ -46,7 +48,8 @@ impl Tables {
             try_pin_init!(Self {
                 qps <- NumberTable::new(limits::MAX_QP),
                 mrs: Arc::pin_init(MrTable::new(limits::MAX_MR + limits::MAX_MW), GFP_KERNEL)?,
-                addresses <- AddressTable::new(),
+                addresses: RcuTable::new()?,
+                address_numbers <- IndexPool::new(),
                 srqs <- NumberTable::new(limits::MAX_SRQ),
                 quotas: Quotas::new()?,
             }? Error),
@@ -106,13 +109,8 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         let index = self.pool.alloc_from(*next, range, GFP_KERNEL_ACCOUNT)?;
         *next = index.wrapping_add(1);
         self.used.fetch_add(1, Relaxed);
-        match self.permutation.apply(index) {
-            Some(number) => Ok((index, number)),
-            None => {
-                self.release(index);
-                Err(EINVAL)
-            }
-        }
+        // Never fails: all indices are in the permutation's domain.
+        Ok((index, self.permutation.apply(index).ok_or(EINVAL)?))
     }
 
     /// Makes the object visible to the packet path.

@@ -5,8 +5,8 @@
 
 use crate::script::{Fed, Script};
 use rrxe_core::{
-    AtomicOp, Fault, Flush, Payload, RecvCompletion, RemoteAccess, ResponderEnv, ResponderEvent,
-    Status, TxError, TxPacket,
+    AtomicOp, DomainId, Fault, Flush, Payload, RecvCompletion, RemoteAccess, ResponderEnv,
+    ResponderEvent, Status, TxError, TxPacket,
 };
 use rrxe_testkit::{execute_atomic, layout::extensions};
 use std::collections::VecDeque;
@@ -167,8 +167,6 @@ fn within((va, len): (u64, u32), outer: (u64, u32)) -> bool {
 }
 
 impl ResponderEnv for World {
-    type Domain = ();
-
     fn fetch_recv(&mut self) -> Option<u32> {
         assert!(!self.dead && self.current.is_none());
         self.current = self.receives.pop_front();
@@ -195,7 +193,7 @@ impl ResponderEnv for World {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault> {
+    ) -> Result<DomainId, Fault> {
         assert_ne!(len, 0);
         self.act()?;
         self.range(rkey, va, len, access)?;
@@ -204,7 +202,7 @@ impl ResponderEnv for World {
             RemoteAccess::Write => self.write = Some((va, len)),
             RemoteAccess::Atomic => {}
         }
-        Ok(())
+        Ok(DomainId::default())
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {

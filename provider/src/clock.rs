@@ -7,12 +7,6 @@
 
 use crate::ffi::os;
 
-/// All 64 bits of a timestamp are valid.
-pub(crate) const TIMESTAMP_MASK: u64 = u64::MAX;
-
-/// Ticks per millisecond (kHz): one per nanosecond.
-pub(crate) const FREQUENCY_KHZ: u64 = 1_000_000;
-
 /// Returns the current time in ticks.
 pub(crate) fn ticks() -> i64 {
     os::nanoseconds(os::CLOCK_MONOTONIC)

@@ -12,6 +12,7 @@ use crate::ring::Ring;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
 
 /// Bytes of a completion entry.
 pub(crate) const STRIDE: u32 = size_of::<Cqe>() as u32;
@@ -31,33 +32,34 @@ const ROCE_IPV4: u8 = 2;
 ///
 /// # Invariants
 ///
-/// `ring` points to a ring that this value owns. Its predecessors are kept in `retired`, so a
-/// reference to a ring is valid as long as this value.
+/// `ring` points to the last of the rings in `state`, which are kept, so a reference to a ring is
+/// valid as long as this value.
 pub(crate) struct CompletionQueue {
     ring: AtomicPtr<Ring>,
     state: Lock<State>,
 }
 
-#[derive(Default)]
 struct State {
     /// Entries taken so far.
     consumed: u32,
-    /// Rings that [`CompletionQueue::resize`] has replaced.
-    #[expect(
-        clippy::vec_box,
-        reason = "a thread that arms may still look at one, so it stays where it is"
-    )]
-    retired: Vec<Box<Ring>>,
+    /// The ring, behind those that [`CompletionQueue::resize`] has replaced: a thread that arms may
+    /// still look at one.
+    rings: Vec<Arc<Ring>>,
 }
 
 impl CompletionQueue {
     /// Creates an empty queue in `ring`, whose stride is [`STRIDE`]. If `shared` is false, the
     /// consumer promises to use one thread only.
     pub(crate) fn new(ring: Ring, shared: bool) -> Self {
-        let state = State::default();
-        // INVARIANT: the ring is owned from here on.
+        let ring = Arc::new(ring);
+        let address = Arc::as_ptr(&ring).cast_mut();
+        let state = State {
+            consumed: 0,
+            rings: vec![ring],
+        };
+        // INVARIANT: `address` is that of the only ring.
         Self {
-            ring: AtomicPtr::new(Box::into_raw(Box::new(ring))),
+            ring: AtomicPtr::new(address),
             state: if shared {
                 Lock::new(state)
             } else {
@@ -72,8 +74,7 @@ impl CompletionQueue {
     /// Returns the ring.
     #[inline]
     pub(crate) fn ring(&self) -> &Ring {
-        // SAFETY: by the invariant it is valid as long as `self`, and there is no exclusive
-        // reference.
+        // SAFETY: by the invariant it is valid as long as `self`.
         unsafe { &*self.ring.load(Ordering::SeqCst) }
     }
 
@@ -122,18 +123,17 @@ impl CompletionQueue {
     ) -> Result<u32, c_int> {
         let mut state = self.state.lock();
         command(&ring)?;
-        let new = Box::into_raw(Box::new(ring));
-        // INVARIANT: the new ring is owned, and the old one is retired below.
-        let old = self.ring.swap(new, Ordering::SeqCst);
-        // SAFETY: by the invariant the old ring was owned, and now it is here.
-        let old = unsafe { Box::from_raw(old) };
+        let (old, new) = (self.ring(), Arc::new(ring));
+        // INVARIANT: becomes the last ring below.
+        self.ring
+            .store(Arc::as_ptr(&new).cast_mut(), Ordering::SeqCst);
         // A concurrent `arm` either sees the new ring, or its request is seen here.
         let late = old.disarm();
         if late != 0 {
-            self.ring().arm(late);
+            new.arm(late);
         }
         state.consumed = 0;
-        state.retired.push(old);
+        state.rings.push(new);
         Ok(late)
     }
 
@@ -160,13 +160,6 @@ impl CompletionQueue {
             ring: self.ring(),
             state,
         }
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        // SAFETY: by the invariant it is owned, and no reference to it is left.
-        drop(unsafe { Box::from_raw(*self.ring.get_mut()) });
     }
 }
 

@@ -3,103 +3,70 @@
 //! The context: an open device, its limits and its doorbells.
 
 use crate::abi;
+use crate::clock;
 use crate::doorbell::Doorbells;
+use crate::environment;
+use crate::ffi::command;
 use crate::ffi::driver::*;
 use crate::ffi::os::{self, check, EINVAL};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
-use crate::ffi::{command, pabi};
-use crate::{clock, environment, object, shortage};
+use crate::register::OPS;
 use core::cell::UnsafeCell;
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
-use core::ptr::addr_of_mut;
+use core::ptr::{addr_of_mut, null_mut};
 use std::io::Write;
 
 /// An open rrxe device. libibverbs allocates it, zeroed.
 #[repr(C)]
 pub(crate) struct Context {
     verbs: UnsafeCell<VerbsContext>,
-    pub(crate) limits: Limits,
+    /// Limits of the device, queried when it was opened.
+    pub(crate) device: IbvDeviceAttr,
+    /// Further limits.
+    pub(crate) kernel: abi::AllocUcontextResp,
     /// Nanoseconds of empty polls after which a thread yields the CPU, or 0 for never.
     pub(crate) yield_after: u64,
-    /// The provider explains failures on standard error.
-    explains: bool,
     pub(crate) doorbells: Doorbells,
 }
 
-// SAFETY: the public context is that member of a `Context`, which libibverbs allocates as a whole.
+// SAFETY: the public context is that member of libibverbs' part, the first member of a `Context`,
+// which libibverbs allocates as a whole.
 unsafe impl Public for IbvContext {
     type Object = Context;
-    const OFFSET: usize =
-        offset_of!(Context, verbs).wrapping_add(offset_of!(VerbsContext, context));
+    const OFFSET: usize = offset_of!(VerbsContext, context);
 }
 
-/// Limits of the device, queried once when it is opened (`ibv_query_device(3)`, and
-/// [`abi::AllocUcontextResp`]).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) max_qp_wr: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) max_inline: u32,
-    pub(crate) max_cqe: u32,
-    pub(crate) max_srq_wr: u32,
-    pub(crate) max_srq_sge: u32,
-}
-
-impl Context {
-    /// Opens a device. Returns libibverbs' part of the context.
-    ///
-    /// # Safety
-    ///
-    /// libibverbs has matched `device`, and `cmd_fd` is a descriptor of its uverbs file, whose
-    /// ownership passes to this function.
-    pub(crate) unsafe fn open(
-        device: *mut IbvDevice,
-        cmd_fd: c_int,
-    ) -> Result<*mut VerbsContext, c_int> {
-        let offset = core::ptr::without_provenance_mut(offset_of!(Context, verbs));
-        // SAFETY: the caller's contract. libibverbs expects the offset of its own part of the
-        // allocation as a pointer, and returns null with an error number if it fails. It does not
-        // share the context before this function returns. If that fails, the whole allocation is
-        // released.
-        unsafe {
-            let context = _verbs_init_and_alloc_context(
-                device,
-                cmd_fd,
-                size_of::<Context>(),
-                offset,
-                abi::DRIVER_ID,
-            )
-            .cast::<Context>();
-            if context.is_null() {
-                return Err(os::errno());
-            }
-            let verbs = addr_of_mut!((*context).verbs).cast::<VerbsContext>();
-            match set_up(context, cmd_fd) {
-                Ok(()) => Ok(verbs),
-                Err(error) => {
-                    verbs_uninit_context(verbs);
-                    os::release(context.cast());
-                    Err(error)
-                }
-            }
+/// Opens a device.
+///
+/// # Safety
+///
+/// Called by libibverbs with a device that it matched and a descriptor of its uverbs file, whose
+/// ownership passes to this function.
+pub(crate) unsafe extern "C" fn alloc_context(
+    device: *mut IbvDevice,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut VerbsContext {
+    let (size, id) = (size_of::<Context>(), abi::DRIVER_ID);
+    // SAFETY: the caller's contract. libibverbs expects the offset of its own part in the
+    // allocation as a pointer, here null, and returns null with an error number if it fails. It
+    // does not share the context before this function returns. If that fails, the whole allocation
+    // is released. The table of operations matches the private ABI.
+    unsafe {
+        let verbs = _verbs_init_and_alloc_context(device, cmd_fd, size, null_mut(), id);
+        let verbs = verbs.cast::<VerbsContext>();
+        if verbs.is_null() {
+            return verbs;
         }
-    }
-
-    /// Explains on standard error why `result`, that of a command that creates the object `what`,
-    /// is a failure, if the environment asks for it. `pinned` are address and size in bytes of the
-    /// memory that the kernel pins for the object. Returns `result`.
-    pub(crate) fn explained(
-        &self,
-        what: &str,
-        pinned: (u64, usize),
-        result: Result<(), c_int>,
-    ) -> Result<(), c_int> {
-        if let (Err(error), true) = (result, self.explains) {
-            shortage::explain(what, pinned, error);
+        if let Err(error) = set_up(verbs.cast(), cmd_fd) {
+            verbs_uninit_context(verbs);
+            os::free(verbs.cast());
+            return os::fail(error);
         }
-        result
+        verbs_set_ops(verbs, &OPS);
+        verbs
     }
 }
 
@@ -111,43 +78,27 @@ impl Context {
 unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
     let yield_us = environment::YIELD.read()?;
     let poll_idle_us = environment::POLL_IDLE.read()?;
+    let explains = environment::read_debug();
     // SAFETY: the caller's contract.
-    let features = unsafe { get_context(context, poll_idle_us)? };
-    let polled = features.features & abi::FEATURE_POLL != 0;
-    if poll_idle_us != 0 && !polled && environment::explains() {
+    let kernel = unsafe { get_context(context.cast(), poll_idle_us)? };
+    let polled = kernel.features & abi::FEATURE_POLL != 0;
+    if poll_idle_us != 0 && !polled && explains {
         eprintln!(
             "librrxe: no poll mode, sends are system calls: the process or its control group may \
              have no further thread (ulimit -u, pids.max), or the kernel has no poll mode \
              (poll_mode=0, no CONFIG_VHOST_TASK)"
         );
     }
-
-    // SAFETY: integers and arrays of them.
-    let mut attr: IbvDeviceAttrEx = unsafe { command::zeroed() };
-    // SAFETY: the size is that of the first member, so nothing else is accessed. The context is
-    // initialised as far as the function uses it.
+    // SAFETY: the context is not yet shared, and initialised as far as the query uses it. The size
+    // is that of the member that the query writes.
     check(unsafe {
-        let public = Ptr::new(context.byte_add(IbvContext::OFFSET).cast());
-        query_device_ex(public, None, &mut attr, size_of::<IbvDeviceAttr>())
-    })?;
-    let attr = attr.orig_attr;
-    let count = |n: c_int| u32::try_from(n).unwrap_or(0);
-    let limits = Limits {
-        max_qp_wr: count(attr.max_qp_wr),
-        max_sge: features.max_sge,
-        max_inline: features.max_inline,
-        max_cqe: count(attr.max_cqe),
-        max_srq_wr: count(attr.max_srq_wr),
-        max_srq_sge: count(attr.max_srq_sge),
-    };
-    // SAFETY: the context is not yet shared.
-    unsafe {
-        (*context).limits = limits;
+        (*context).kernel = kernel;
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
-        (*context).explains = environment::explains();
         (*context).doorbells = Doorbells::new(cmd_fd, polled);
-    }
-    Ok(())
+        let public = Ptr::new(context.byte_add(IbvContext::OFFSET).cast());
+        let device = addr_of_mut!((*context).device).cast();
+        query_device_ex(public, None, device, size_of::<IbvDeviceAttr>())
+    })
 }
 
 /// Opens the kernel's side of a context, in poll mode if `poll_idle_us` is not 0 and the kernel
@@ -155,9 +106,9 @@ unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
 ///
 /// # Safety
 ///
-/// libibverbs has initialised `context`; it is not yet shared.
+/// libibverbs has initialised `verbs`; it is not yet shared.
 unsafe fn get_context(
-    context: *mut Context,
+    verbs: *mut VerbsContext,
     poll_idle_us: u32,
 ) -> Result<abi::AllocUcontextResp, c_int> {
     let mut cmd = command::GetContext {
@@ -178,17 +129,19 @@ unsafe fn get_context(
         size_of_val(&cmd)
     };
     let resp_size = size_of_val(&resp);
+    #[cfg(not(feature = "pabi65"))]
     // SAFETY: the buffers have at least the sizes given.
-    let result = check(unsafe {
-        let verbs = addr_of_mut!((*context).verbs).cast();
-        pabi::ibv_cmd_get_context(verbs, &mut cmd, cmd_size, &mut resp, resp_size)
-    });
-    match result {
-        Ok(()) => Ok(resp.driver),
+    let error = unsafe { ibv_cmd_get_context(verbs, &mut cmd, cmd_size, &mut resp, resp_size) };
+    #[cfg(feature = "pabi65")]
+    // SAFETY: as above; there are no file descriptors.
+    let error =
+        unsafe { ibv_cmd_get_context(verbs, &mut cmd, cmd_size, null_mut(), &mut resp, resp_size) };
+    match error {
+        0 => Ok(resp.driver),
         // The kernel does not support poll mode: open the context without it.
         // SAFETY: the caller's contract; nothing was opened.
-        Err(os::EOPNOTSUPP) if poll_idle_us != 0 => unsafe { get_context(context, 0) },
-        Err(error) => Err(error),
+        os::EOPNOTSUPP if poll_idle_us != 0 => unsafe { get_context(verbs, 0) },
+        _ => Err(error),
     }
 }
 
@@ -198,12 +151,11 @@ unsafe fn get_context(
 ///
 /// Nothing uses the context afterwards.
 pub(crate) unsafe extern "C" fn free_context(context: Ptr<IbvContext>) {
-    let context = context.as_ptr();
-    // SAFETY: libibverbs allocated the context for `Context::open`, and nothing uses it.
+    // SAFETY: libibverbs allocated the context for `alloc_context`, and nothing uses it.
     unsafe {
-        let whole = context.byte_sub(IbvContext::OFFSET).cast::<Context>();
-        verbs_uninit_context(addr_of_mut!((*whole).verbs).cast());
-        os::release(whole.cast());
+        let verbs = context.as_ptr().byte_sub(IbvContext::OFFSET);
+        verbs_uninit_context(verbs.cast());
+        os::free(verbs.cast());
     }
 }
 
@@ -235,8 +187,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         write_version(&mut *addr_of_mut!((*attr).orig_attr.fw_ver), version);
         // The kernel does not know the unit of the timestamps in the ring: see `crate::clock`.
         if attr_size >= clock_end {
-            (*attr).completion_timestamp_mask = clock::TIMESTAMP_MASK;
-            (*attr).hca_core_clock = clock::FREQUENCY_KHZ;
+            (*attr).completion_timestamp_mask = u64::MAX;
+            (*attr).hca_core_clock = 1_000_000;
         }
     }
     0
@@ -250,15 +202,6 @@ fn write_version(to: &mut [c_char; 64], version: u64) {
     // Three numbers of at most five digits fit.
     let _ = write!(rest, "{}.{}.{}", part(32), part(16), part(0));
     *to = text.map(|byte| byte as c_char);
-}
-
-/// `ibv_query_port`.
-pub(crate) extern "C" fn query_port(
-    context: Ptr<IbvContext>,
-    port_num: u8,
-    attr: &mut IbvPortAttr,
-) -> c_int {
-    object::status(command::query_port(context, port_num, attr))
 }
 
 /// `ibv_query_rt_values_ex`: the clock of completion timestamps. All ticks are in `tv_nsec`, as
@@ -284,22 +227,16 @@ pub(crate) mod tests {
     use super::*;
     use std::os::fd::IntoRawFd;
 
-    pub(crate) const DEVICE: Limits = Limits {
-        max_qp_wr: 1024,
-        max_sge: 32,
-        max_inline: 512,
-        max_cqe: 1024,
-        max_srq_wr: 64,
-        max_srq_sge: 4,
-    };
-
     /// Creates a context without a device, which lives as long as the test program. Doorbells have
     /// no effect.
     pub(crate) fn context() -> Ptr<IbvContext> {
         let null = std::fs::File::options().write(true).open("/dev/null");
         // SAFETY: integers, arrays, pointers that may be null.
         let mut context: Box<Context> = Box::new(unsafe { command::zeroed() });
-        context.limits = DEVICE;
+        context.device.max_qp_wr = 1024;
+        context.device.max_cqe = 1024;
+        (context.device.max_srq_wr, context.device.max_srq_sge) = (64, 4);
+        (context.kernel.max_sge, context.kernel.max_inline) = (32, 512);
         context.doorbells = Doorbells::new(null.unwrap().into_raw_fd(), false);
         // SAFETY: the public part of a context that is never freed.
         unsafe { Ptr::new(Box::into_raw(context).byte_add(IbvContext::OFFSET).cast()) }

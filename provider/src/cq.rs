@@ -8,12 +8,13 @@ use crate::context::Context;
 use crate::cpu_yield;
 use crate::cq_ex;
 use crate::ffi::command;
-use crate::ffi::driver::{ibv_cmd_req_notify_cq, VerbsCq};
+use crate::ffi::driver::ibv_cmd_req_notify_cq;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::object;
 use crate::ring::Ring;
+use crate::shortage::explained;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
@@ -24,7 +25,7 @@ const WHAT: &str = "a completion queue";
 #[repr(C)]
 pub(crate) struct Cq {
     /// Public part, which libibverbs and the program write to.
-    pub(crate) verbs: UnsafeCell<VerbsCq>,
+    pub(crate) verbs: UnsafeCell<IbvCqEx>,
     pub(crate) context: Ptr<IbvContext>,
     /// Whether events go to a completion channel.
     has_channel: bool,
@@ -45,9 +46,7 @@ unsafe impl Public for IbvCqEx {
 }
 
 impl Cq {
-    /// Creates a completion queue that the kernel does not know yet.
-    ///
-    /// Fails with `EINVAL` if `cqe` is 0 or more than the device's limit, or with `ENOMEM`.
+    /// Creates a completion queue that the kernel does not know yet. Fails like [`ring_for`].
     pub(crate) fn new(
         context: Ptr<IbvContext>,
         cqe: u32,
@@ -82,10 +81,29 @@ impl Cq {
 /// Allocates a ring for `cqe` completions. Fails with `EINVAL` if `cqe` is 0 or more than the
 /// device's limit, or with `ENOMEM`.
 fn ring_for(context: &Context, cqe: u32) -> Result<Ring, c_int> {
-    if cqe == 0 || cqe > context.limits.max_cqe {
+    if cqe == 0 || cqe > context.device.max_cqe {
         return Err(EINVAL);
     }
     Ring::allocate(cqe, STRIDE)
+}
+
+/// Creates a completion queue for `cqe` completions. If `shared` is false, the consumer promises to
+/// use one thread only.
+fn create(
+    context: Ptr<IbvContext>,
+    cqe: u32,
+    channel: Option<&IbvCompChannel>,
+    comp_vector: c_int,
+    shared: bool,
+) -> Result<Box<Cq>, c_int> {
+    let cq = Cq::new(context, cqe, channel.is_some(), shared)?;
+    let ring = cq.queue.ring();
+    let spec = ring.spec();
+    // `cqe` is at most the device's limit.
+    let cqe = cqe as c_int;
+    let error = command::create_cq(context, cqe, channel, comp_vector, &cq.verbs, spec);
+    explained(WHAT, ring.pinned(), error)?;
+    Ok(cq)
 }
 
 /// `ibv_create_cq`.
@@ -95,40 +113,25 @@ pub(crate) extern "C" fn create_cq(
     channel: Option<&IbvCompChannel>,
     comp_vector: c_int,
 ) -> *mut IbvCq {
-    object::create(|| {
-        let entries = u32::try_from(cqe).unwrap_or(0);
-        let cq = Cq::new(context, entries, channel.is_some(), true)?;
-        let ring = cq.queue.ring();
-        let created =
-            command::create_cq(context, cqe, channel, comp_vector, &cq.verbs, ring.spec());
-        context.explained(WHAT, ring.pinned(), created)?;
-        Ok(cq)
-    })
+    let cqe = u32::try_from(cqe).unwrap_or(0);
+    object::create(|| create(context, cqe, channel, comp_vector, true))
 }
 
-/// `ibv_create_cq_ex`.
+/// `ibv_create_cq_ex`. None of the flags concerns the kernel: it puts a timestamp into every
+/// completion.
 pub(crate) extern "C" fn create_cq_ex(
     context: Ptr<IbvContext>,
     attr: &IbvCqInitAttrEx,
 ) -> *mut IbvCqEx {
     object::create(|| {
-        let mut attr = *attr;
         if attr.comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || attr.wc_flags & !cq_ex::WC_FLAGS != 0 {
             return Err(EOPNOTSUPP);
         }
-        let wc_flags = attr.wc_flags;
-        // The kernel puts a timestamp into every completion anyway.
-        attr.wc_flags &= !cq_ex::TIMESTAMPS;
-        let mut shared = true;
-        if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 {
-            shared = attr.flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
-            attr.flags &= !CREATE_CQ_ATTR_SINGLE_THREADED;
-        }
-        let mut cq = Cq::new(context, attr.cqe, attr.channel.is_some(), shared)?;
-        let ring = cq.queue.ring();
-        let created = command::create_cq_ex(context, &attr, &cq.verbs, ring.spec());
-        context.explained(WHAT, ring.pinned(), created)?;
-        cq_ex::set_functions(&mut cq.verbs.get_mut().cq_ex, wc_flags);
+        let shared = attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS == 0
+            || attr.flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
+        let comp_vector = attr.comp_vector as c_int;
+        let mut cq = create(context, attr.cqe, attr.channel, comp_vector, shared)?;
+        cq_ex::set_functions(cq.verbs.get_mut(), attr.wc_flags);
         Ok(cq)
     })
 }
@@ -176,13 +179,12 @@ fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
 
 /// `ibv_resize_cq`.
 pub(crate) extern "C" fn resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int {
-    let ring = match ring_for(&cq.context, u32::try_from(cqe).unwrap_or(0)) {
-        Ok(ring) => ring,
-        Err(error) => return error,
-    };
-    let resized = cq.queue.resize(ring, |ring| {
-        let resized = command::resize_cq(cq, cqe, ring.spec());
-        cq.context.explained(WHAT, ring.pinned(), resized)
+    let ring = ring_for(&cq.context, u32::try_from(cqe).unwrap_or(0));
+    let resized = ring.and_then(|ring| {
+        cq.queue.resize(ring, |ring| {
+            let error = command::resize_cq(cq, cqe, ring.spec());
+            explained(WHAT, ring.pinned(), error)
+        })
     });
     match resized {
         Ok(0) => 0,

@@ -15,10 +15,6 @@ use crate::ffi::verbs::{wc_ex, IbvCqEx, IbvPollCqAttr};
 use core::ffi::{c_int, c_uint};
 use core::mem::ManuallyDrop;
 
-/// Both kinds of timestamp.
-pub(crate) const TIMESTAMPS: u64 =
-    wc_ex::COMPLETION_TIMESTAMP | wc_ex::COMPLETION_TIMESTAMP_WALLCLOCK;
-
 /// Makes `entry` the current completion.
 ///
 /// # Safety
@@ -40,21 +36,17 @@ extern "C" fn start_poll(current: Ptr<IbvCqEx>, attr: Option<&IbvPollCqAttr>) ->
         return EINVAL;
     }
     let reader = current.queue.open();
-    match reader.peek() {
-        Some(entry) => {
-            let count = reader.available();
-            core::mem::forget(reader);
-            // SAFETY: `open` took the lock.
-            unsafe { show(current, entry) };
-            current.polled(count);
-            0
-        }
-        None => {
-            drop(reader);
-            current.polled(0);
-            ENOENT
-        }
-    }
+    let Some(entry) = reader.peek() else {
+        drop(reader);
+        current.polled(0);
+        return ENOENT;
+    };
+    let count = reader.available();
+    core::mem::forget(reader);
+    // SAFETY: `open` took the lock.
+    unsafe { show(current, entry) };
+    current.polled(count);
+    0
 }
 
 /// `ibv_next_poll`. Returns `ENOENT` if there is no further completion.
@@ -156,14 +148,14 @@ mod tests {
 
     fn queue(flags: u64) -> Box<Cq> {
         let mut cq = Cq::new(context(), 4, false, true).ok().unwrap();
-        set_functions(&mut cq.verbs.get_mut().cq_ex, flags);
+        set_functions(cq.verbs.get_mut(), flags);
         cq
     }
 
     #[test]
     fn only_the_fields_asked_for_are_there() {
         let mut cq = queue(wc_ex::SL);
-        let functions = &cq.verbs.get_mut().cq_ex;
+        let functions = cq.verbs.get_mut();
         assert!(functions.read_sl.is_some() && functions.read_opcode.is_some());
         assert!(functions.read_byte_len.is_none() && functions.read_completion_ts.is_none());
     }
@@ -191,7 +183,7 @@ mod tests {
         let ex = public(&cq);
         let shown = || {
             // SAFETY: the queue lives, and nothing else accesses these members.
-            let public = unsafe { &(*cq.verbs.get()).cq_ex };
+            let public = unsafe { &*cq.verbs.get() };
             (public.wr_id, public.status)
         };
         let attr = IbvPollCqAttr { comp_mask: 0 };

@@ -3,9 +3,10 @@
 //! Doorbells: a `POST_SEND` or `POST_RECV` command without work requests tells the kernel to look
 //! at a queue pair's ring.
 //!
-//! Doorbells are written to the uverbs file, which is the shortest path into the kernel. A process
-//! that changed its credentials after it opened the device cannot use that path; for it the
-//! provider calls libibverbs' functions, which use the longer ioctl path.
+//! Doorbells of send queues are written to the uverbs file, which is the shortest path into the
+//! kernel. A process that changed its credentials after it opened the device cannot use that path;
+//! for it, and for the rare doorbells of receive queues, the provider calls libibverbs' functions,
+//! which use the longer ioctl path.
 //!
 //! A send ring has an event index, as the rings of virtio have: the kernel writes the producer
 //! counter at which it wants the next doorbell. If a program posts in a stream, the kernel moves
@@ -27,13 +28,6 @@ use crate::send_queue::Published;
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
-
-/// The queue of a pair that the kernel should look at.
-#[derive(Clone, Copy)]
-pub(crate) enum Queue {
-    Send,
-    Receive,
-}
 
 /// The doorbells of a context.
 pub(crate) struct Doorbells {
@@ -58,34 +52,37 @@ impl Doorbells {
         }
     }
 
-    /// Rings the doorbell of a queue pair of this context. Fails with the kernel's error.
-    pub(crate) fn ring(&self, qp: Ptr<IbvQp>, queue: Queue) -> Result<(), c_int> {
-        match self.by_write(handle(qp), queue) {
-            Err(os::EACCES) => by_ioctl(qp, queue),
+    /// Rings the doorbell of the send queue of a queue pair of this context. Fails with the
+    /// kernel's error.
+    fn ring(&self, qp: Ptr<IbvQp>, handle: u32) -> Result<(), c_int> {
+        match self.by_write(handle) {
+            // SAFETY: the list of work requests is empty, which is allowed.
+            Err(os::EACCES) => check(unsafe { ibv_cmd_post_send(qp, null_mut(), &mut null_mut()) }),
             result => result,
         }
     }
 
-    /// Rings the doorbell by a write to the uverbs file. Fails with the kernel's error, which is
-    /// `EACCES` if the process may not use this path.
-    fn by_write(&self, qp_handle: u32, queue: Queue) -> Result<(), c_int> {
-        let (command, wqe_size) = match queue {
-            Queue::Send => (command::POST_SEND, command::SEND_WR_SIZE),
-            Queue::Receive => (command::POST_RECV, command::RECV_WR_SIZE),
-        };
+    /// Rings the doorbell of a send queue by a write to the uverbs file. Fails with the kernel's
+    /// error, which is `EACCES` if the process may not use this path.
+    fn by_write(&self, qp_handle: u32) -> Result<(), c_int> {
         let mut bad_wr: u32 = 0;
+        let size = size_of::<PostDoorbell>();
         let doorbell = PostDoorbell {
-            command,
-            in_words: command::POST_DOORBELL_WORDS,
+            command: command::POST_SEND,
+            in_words: (size / 4) as u16,
             out_words: 1,
             response: &raw mut bad_wr as u64,
             qp_handle,
             wr_count: 0,
             sge_count: 0,
-            wqe_size,
+            wqe_size: command::SEND_WR_SIZE,
         };
-        // SAFETY: the command is complete, and its response goes to `bad_wr`.
-        unsafe { os::write_command(self.cmd_fd, &doorbell) }
+        // SAFETY: the command is readable for its size, and complete; its response goes to
+        // `bad_wr`. The kernel takes it as a whole (`ib_uverbs_write`).
+        match unsafe { os::write(self.cmd_fd, (&raw const doorbell).cast(), size) } {
+            0.. => Ok(()),
+            _ => Err(os::errno()),
+        }
     }
 
     /// Notifies the kernel of published send work requests: at once, or by a deferred doorbell if
@@ -99,17 +96,18 @@ impl Doorbells {
         published: Published,
         is_armed: impl FnOnce() -> bool,
     ) -> Result<(), c_int> {
+        // SAFETY: the queue pair is alive, and nothing writes its handle after creation.
+        let handle = unsafe { (*qp.as_ptr()).handle };
         if self.polled {
             return if ring.wants_doorbell() {
-                self.ring(qp, Queue::Send)
+                self.ring(qp, handle)
             } else {
                 Ok(())
             };
         }
-        let handle = handle(qp);
         if ring.needs_doorbell(published.counter) || is_waited_for(published, is_armed) {
             self.forget(handle);
-            return self.ring(qp, Queue::Send);
+            return self.ring(qp, handle);
         }
         if let Some(other) = self.defer(handle) {
             self.ring_by_handle(other);
@@ -129,7 +127,7 @@ impl Doorbells {
     /// will look at the ring by itself, only later.
     #[cold]
     fn ring_by_handle(&self, handle: u32) {
-        let _ = self.by_write(handle, Queue::Send);
+        let _ = self.by_write(handle);
     }
 
     /// Defers the doorbell of the queue pair `handle`. Returns the queue pair whose doorbell was
@@ -165,23 +163,11 @@ impl Doorbells {
     }
 }
 
-/// Returns the handle of a queue pair.
-#[inline]
-fn handle(qp: Ptr<IbvQp>) -> u32 {
-    // SAFETY: the queue pair is alive, and nothing writes its handle after creation.
-    unsafe { (*qp.as_ptr()).handle }
-}
-
-/// Rings the doorbell of a queue pair by ioctl.
+/// Rings the doorbell of the receive queue of a queue pair. Fails with the kernel's error.
 #[cold]
-fn by_ioctl(qp: Ptr<IbvQp>, queue: Queue) -> Result<(), c_int> {
+pub(crate) fn ring_recv(qp: Ptr<IbvQp>) -> Result<(), c_int> {
     // SAFETY: the list of work requests is empty, which is allowed.
-    check(unsafe {
-        match queue {
-            Queue::Send => ibv_cmd_post_send(qp, null_mut(), &mut null_mut()),
-            Queue::Receive => ibv_cmd_post_recv(qp, null_mut(), &mut null_mut()),
-        }
-    })
+    check(unsafe { ibv_cmd_post_recv(qp, null_mut(), &mut null_mut()) })
 }
 
 /// Returns whether a program may be waiting for the published work requests: the peer's consumer

@@ -5,7 +5,11 @@
 use crate::abi::MAX_POLL_IDLE_US;
 use crate::ffi::os::EINVAL;
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::OsStr;
+
+/// Whether to explain failures on standard error: see [`read_debug`].
+pub(crate) static EXPLAINS: AtomicBool = AtomicBool::new(false);
 
 /// A variable that can be set to a time.
 pub(crate) struct Variable {
@@ -36,10 +40,11 @@ pub(crate) const YIELD: Variable = Variable {
     zero: "never",
 };
 
-/// Returns whether to explain failures on standard error: `RRXE_DEBUG` is set and neither empty nor
-/// 0.
-pub(crate) fn explains() -> bool {
-    is_yes(std::env::var_os("RRXE_DEBUG").as_deref())
+/// Sets [`EXPLAINS`] to whether `RRXE_DEBUG` is set and neither empty nor 0, and returns it.
+pub(crate) fn read_debug() -> bool {
+    let explains = is_yes(std::env::var_os("RRXE_DEBUG").as_deref());
+    EXPLAINS.store(explains, Ordering::Relaxed);
+    explains
 }
 
 fn is_yes(value: Option<&OsStr>) -> bool {

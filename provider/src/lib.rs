@@ -7,8 +7,9 @@
 //! symbol.
 //!
 //! A verb gets its objects as [`ffi::ptr::Ptr`], which states what C code guarantees. Each object
-//! has a module; below those with queues are [`send_queue`], [`recv_queue`], [`completion_queue`]
-//! and their [`ring`], the memory shared with the kernel, which know no verbs.
+//! with state has a module, and [`object`] has the others; below those with queues are
+//! [`send_queue`], [`recv_queue`], [`completion_queue`] and their [`ring`], the memory shared with
+//! the kernel, which know no verbs.
 
 #![cfg_attr(
     test,
@@ -29,10 +30,8 @@ mod doorbell;
 mod environment;
 mod ffi;
 mod lock;
-mod mr;
 mod mw;
 mod object;
-mod pd;
 mod post;
 mod qp;
 mod recv_queue;

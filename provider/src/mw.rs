@@ -8,24 +8,16 @@ use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::object;
-use crate::shortage::NOT_PINNED;
-use core::cell::Cell;
+use crate::shortage::{explained, NOT_PINNED};
 use core::ffi::c_int;
 
 /// `ibv_alloc_mw`.
 pub(crate) extern "C" fn alloc_mw(pd: Ptr<IbvPd>, mw_type: u32) -> *mut IbvMw {
     object::create(|| {
-        // libibverbs fills in the rest.
-        let mut mw = Box::new(IbvMw {
-            context: pd.context,
-            pd: Some(pd),
-            rkey: Cell::new(0),
-            handle: 0,
-            mw_type,
-        });
-        let allocated = command::alloc_mw(pd, mw_type, &mut mw);
-        pd.context
-            .explained("a memory window", NOT_PINNED, allocated)?;
+        // libibverbs fills it in.
+        let mut mw = Box::<IbvMw>::default();
+        let error = command::alloc_mw(pd, mw_type, &mut mw);
+        explained("a memory window", NOT_PINNED, error)?;
         Ok(mw)
     })
 }
@@ -65,16 +57,14 @@ pub(crate) fn operands(rkey: u32, info: &IbvMwBindInfo) -> WqeOp {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::context::tests::context;
+    use core::cell::Cell;
 
     /// Creates a window without a device, which lives as long as the test program.
     pub(crate) fn window(mw_type: u32, rkey: u32) -> Option<Ptr<IbvMw>> {
         let mw = IbvMw {
-            context: context(),
-            pd: None,
             rkey: Cell::new(rkey),
-            handle: 0,
             mw_type,
+            ..IbvMw::default()
         };
         // SAFETY: the box is never freed.
         Some(unsafe { Ptr::new(Box::into_raw(Box::new(mw))) })

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Code that the verbs that create objects have in common, and the verbs that destroy objects
-//! without state of their own.
+//! Code that the verbs that create objects have in common, and the objects without state of their
+//! own, which the kernel implements: protection domains, XRC domains and memory regions.
 //!
 //! An object is a box whose first member is the part that libibverbs and the program see.
 
+use crate::ffi::command;
 use crate::ffi::driver::*;
 use crate::ffi::os;
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
-use core::ffi::c_int;
+use crate::shortage::{explained, NOT_PINNED};
+use core::ffi::{c_int, c_void};
 
 /// Creates an object with `make` and returns its public part. If `make` fails, returns null with
 /// the error in `errno`.
@@ -59,6 +61,62 @@ destroying! {
     fn destroy_cq(IbvCq) = ibv_cmd_destroy_cq;
     fn destroy_srq(IbvSrq) = ibv_cmd_destroy_srq;
     fn close_xrcd(IbvXrcd) = ibv_cmd_close_xrcd;
+}
+
+/// `ibv_alloc_pd`.
+pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
+    create(|| {
+        let mut pd = Box::new(IbvPd { context, handle: 0 });
+        let error = command::alloc_pd(context, &mut pd);
+        explained("a protection domain", NOT_PINNED, error)?;
+        Ok(pd)
+    })
+}
+
+/// `ibv_open_xrcd`.
+pub(crate) extern "C" fn open_xrcd(
+    context: Ptr<IbvContext>,
+    attr: &IbvXrcdInitAttr,
+) -> *mut IbvXrcd {
+    create(|| {
+        let mut xrcd = Box::<VerbsXrcd>::default();
+        let size = size_of::<VerbsXrcd>() as c_int;
+        let error = command::open_xrcd(context, &mut xrcd, size, attr);
+        explained("an XRC domain", NOT_PINNED, error)?;
+        Ok(xrcd)
+    })
+}
+
+/// `ibv_reg_mr` and `ibv_reg_mr_iova`.
+pub(crate) extern "C" fn reg_mr(
+    pd: Ptr<IbvPd>,
+    addr: *mut c_void,
+    length: usize,
+    hca_va: u64,
+    access: c_int,
+) -> *mut IbvMr {
+    create(|| {
+        // libibverbs fills it in.
+        let mut mr = Box::<VerbsMr>::default();
+        let error = command::reg_mr(pd, addr, length, hca_va, access, &mut mr);
+        explained("a memory region", (addr as u64, length), error)?;
+        Ok(mr)
+    })
+}
+
+/// `ibv_rereg_mr`. The region's keys change if its memory changes. The protection domain is null
+/// unless the flags change it.
+pub(crate) extern "C" fn rereg_mr(
+    mr: Ptr<VerbsMr>,
+    flags: c_int,
+    pd: Option<Ptr<IbvPd>>,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let iova = addr as u64;
+    let error = command::rereg_mr(mr, flags as u32, addr, length, iova, access, pd);
+    status(explained("a memory region", (iova, length), error))
 }
 
 /// Returns the result of a verb, which is 0 or an error number.

@@ -7,14 +7,14 @@
 //! not allowed, `ENOMEM` if the queue is full, or the kernel's error if a doorbell was needed.
 
 use crate::abi::{wr_opcode, SendWqe, WqeOp};
-use crate::doorbell::Queue;
+use crate::doorbell;
 use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::mw;
 use crate::object::status;
-use crate::qp::{Qp, Rules};
-use crate::send_queue::{contains, Batch, PASSED_FLAGS};
+use crate::qp::Qp;
+use crate::send_queue::{contains, Batch, PASSED_FLAGS, SEND_INLINE};
 use crate::wr::remote;
 use core::ffi::c_int;
 
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: each element of the list is a work request or null, with valid pointers.
     unsafe {
         while let Some(request) = next.as_ref() {
-            if let Err(error) = add(&mut batch, qp.rules, request) {
+            if let Err(error) = add(&mut batch, &qp, request) {
                 result = Err((error, next));
                 break;
             }
@@ -53,19 +53,19 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// All pointers in `wr` are valid.
 #[inline]
-unsafe fn add(batch: &mut Batch<'_>, rules: Rules, wr: &IbvSendWr) -> Result<(), c_int> {
-    let unknown = wr.send_flags & !(PASSED_FLAGS | send_flags::INLINE);
-    if !contains(rules.opcodes, wr.opcode) || unknown != 0 {
+unsafe fn add(batch: &mut Batch<'_>, qp: &Qp, wr: &IbvSendWr) -> Result<(), c_int> {
+    let unknown = wr.send_flags & !(PASSED_FLAGS | SEND_INLINE);
+    if !contains(qp.opcodes, wr.opcode) || unknown != 0 {
         return Err(EINVAL);
     }
     let count = usize::try_from(wr.num_sge).map_err(|_| EINVAL)?;
     // SAFETY: all pointers are valid, and the opcode is one that the queue pair allows.
-    let mut wqe = unsafe { encode(rules, wr)? };
+    let mut wqe = unsafe { encode(qp.qp_type, wr)? };
     wqe.flags = (wr.send_flags & PASSED_FLAGS) as u8;
     let mut slot = batch.push(wqe)?;
     // SAFETY: the list has `count` segments; those of inline data are in the program's memory.
     let result = unsafe {
-        if wr.send_flags & send_flags::INLINE == 0 {
+        if wr.send_flags & SEND_INLINE == 0 {
             slot.set_sges(wr.sg_list, count)
         } else {
             slot.set_inline().and_then(|()| {
@@ -100,7 +100,7 @@ pub(crate) unsafe fn elements<'a, T>(array: *const T, count: usize) -> &'a [T] {
 /// `ibv_bind_mw`: posts a work request that binds a window of type 1, which changes its key.
 pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBind) -> c_int {
     let (opcode, flags) = (wr_opcode::BIND_MW, bind.send_flags);
-    if !contains(qp.rules.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
+    if !contains(qp.opcodes, u32::from(opcode)) || flags & !PASSED_FLAGS != 0 {
         return EINVAL;
     }
     let rkey = mw::next_key(mw.rkey.get());
@@ -124,10 +124,10 @@ pub(crate) extern "C" fn bind_mw(qp: Ptr<IbvQp>, mw: Ptr<IbvMw>, bind: &IbvMwBin
 ///
 /// # Safety
 ///
-/// `wr` is a work request of a consumer for a queue pair with these rules, which allow its opcode.
+/// `wr` is a work request of a consumer for a queue pair of this type, which allows its opcode.
 #[inline]
-unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
-    // The rules allow only opcodes up to 15.
+unsafe fn encode(qp_type: u32, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
+    // No type allows opcodes above 15.
     let opcode = wr.opcode as u8;
     let mut wqe = SendWqe {
         wr_id: wr.wr_id,
@@ -156,7 +156,7 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
             let bind = unsafe { wr.extra.bind_mw };
             wqe.op = mw::encode(bind.mw, bind.rkey, &bind.bind_info)?;
         }
-        _ if rules.datagram => {
+        _ if qp_type == qp_type::UD => {
             // SAFETY: the member for datagrams.
             let ud = unsafe { wr.wr.ud };
             wqe.ah = ud.ah.ok_or(EINVAL)?.number;
@@ -165,7 +165,7 @@ unsafe fn encode(rules: Rules, wr: &IbvSendWr) -> Result<SendWqe, c_int> {
         }
         _ => {}
     }
-    if rules.xrc {
+    if qp_type == qp_type::XRC_SEND {
         wqe.op.remote_qpn = wr.remote_srqn;
     }
     if matches!(
@@ -198,10 +198,11 @@ pub(crate) unsafe extern "C" fn post_recv(
             let added = unsafe { queue.add_list(wr) };
             let wants_doorbell = queue.publish() && queue.ring().wants_doorbell();
             drop(queue);
-            let mut rung = Ok(());
-            if wants_doorbell {
-                rung = qp.context.doorbells.ring(qp, Queue::Receive);
-            }
+            let rung = if wants_doorbell {
+                doorbell::ring_recv(qp)
+            } else {
+                Ok(())
+            };
             added.and(rung.map_err(|error| (error, wr)))
         }
         _ if wr.is_null() => Ok(()),
@@ -351,7 +352,7 @@ mod tests {
         let mw = mw::tests::window(1, 0x12ff).unwrap();
         let mut bind = IbvMwBind {
             wr_id: 7,
-            send_flags: send_flags::SIGNALED,
+            send_flags: abi::WQE_SIGNALED.into(),
             bind_info: IbvMwBindInfo {
                 mr: None,
                 addr: 1,
@@ -364,7 +365,7 @@ mod tests {
         let wqe = take(&qp.sq, 0).0;
         assert_eq!((wqe.wr_id, wqe.opcode), (7, wr_opcode::BIND_MW));
         assert_eq!((wqe.flags, wqe.op.rkey_or_qkey), (2, 0x1200));
-        bind.send_flags = send_flags::INLINE;
+        bind.send_flags = SEND_INLINE;
         assert_eq!(bind_mw(public(&qp), mw, &bind), EINVAL);
         bind.send_flags = 0;
         qp.set_state(qp_state::RESET);
@@ -377,7 +378,7 @@ mod tests {
         let qp = small(qp_type::RC);
         let mut wr = request(1, wr_opcode::RDMA_WRITE_WITH_IMM);
         wr.imm_data = 0x0102_0304;
-        wr.send_flags = send_flags::SIGNALED | send_flags::SOLICITED | send_flags::FENCE;
+        wr.send_flags = PASSED_FLAGS;
         wr.wr.rdma = WrRdma {
             remote_addr: 0x1000,
             rkey: 9,
@@ -439,7 +440,7 @@ mod tests {
             (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), count, flags);
             wr
         };
-        assert_eq!(post(&qp, with(send_flags::INLINE, 2, wr_opcode::SEND)), 0);
+        assert_eq!(post(&qp, with(SEND_INLINE, 2, wr_opcode::SEND)), 0);
         let (wqe, data) = take(&qp.sq, 0);
         assert_eq!(
             (wqe.flags, wqe.num_sge, wqe.inline_length),
@@ -455,21 +456,21 @@ mod tests {
         assert_eq!(
             post(
                 &qp,
-                with(0, qp.sq.limits().max_sge as i32 + 1, wr_opcode::SEND)
+                with(0, qp.cap.max_send_sge as i32 + 1, wr_opcode::SEND)
             ),
             EINVAL
         );
         assert_eq!(post(&qp, with(0, -1, wr_opcode::SEND)), EINVAL);
         assert_eq!(post(&qp, with(16, 1, wr_opcode::SEND)), EINVAL);
         assert_eq!(
-            post(&qp, with(send_flags::INLINE, 1, wr_opcode::RDMA_READ)),
+            post(&qp, with(SEND_INLINE, 1, wr_opcode::RDMA_READ)),
             EINVAL
         );
         if let Some(last) = list.last_mut() {
             last.length = u32::MAX;
         }
         let mut wr = request(1, wr_opcode::SEND);
-        (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), 3, send_flags::INLINE);
+        (wr.sg_list, wr.num_sge, wr.send_flags) = (list.as_ptr(), 3, SEND_INLINE);
         assert_eq!(post(&qp, wr), EINVAL);
         // The refused work requests left nothing in the queue.
         assert_eq!(qp.sq.ring().producer().load(Ordering::Relaxed), 2);

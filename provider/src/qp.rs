@@ -11,10 +11,10 @@ use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
 use crate::object::{self, status};
-use crate::recv_queue::{RecvLimits, RecvQueue};
+use crate::recv_queue::RecvQueue;
 use crate::ring::{Ring, Shape};
-use crate::send_queue::{only, Batch, Opcodes, SendLimits, SendQueue};
-use crate::shortage::NOT_PINNED;
+use crate::send_queue::{only, Batch, Opcodes, SendQueue};
+use crate::shortage::{explained, NOT_PINNED};
 use crate::wr;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -32,7 +32,11 @@ pub(crate) struct Qp {
     pub(crate) sq: SendQueue,
     /// `None` if no receive can be posted.
     pub(crate) rq: Option<Lock<RecvQueue>>,
-    pub(crate) rules: Rules,
+    /// The capacities. The kernel grants what it was asked for.
+    pub(crate) cap: IbvQpCap,
+    pub(crate) qp_type: u32,
+    /// Opcodes that can be posted to the send queue.
+    pub(crate) opcodes: Opcodes,
     /// `enum ibv_qp_state` as the program last set or queried it. In the kernel the queue pair may
     /// have moved to Error since.
     state: AtomicU32,
@@ -59,17 +63,6 @@ impl Ptr<IbvQpEx> {
 /// Name of the object in messages.
 const WHAT: &str = "a queue pair";
 
-/// Rules for the types of queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
-    /// Opcodes that can be posted to the send queue.
-    pub(crate) opcodes: Opcodes,
-    /// Whether each send has a destination of its own.
-    pub(crate) datagram: bool,
-    /// Whether each send names the shared receive queue of the peer.
-    pub(crate) xrc: bool,
-}
-
 const UD_OPCODES: Opcodes = only(wr_opcode::SEND) | only(wr_opcode::SEND_WITH_IMM);
 const UC_OPCODES: Opcodes = UD_OPCODES
     | only(wr_opcode::RDMA_WRITE)
@@ -84,24 +77,16 @@ const RC_OPCODES: Opcodes = UC_OPCODES
     | only(wr_opcode::FLUSH)
     | only(wr_opcode::ATOMIC_WRITE);
 
-impl Rules {
-    /// Returns the rules of a type of queue pair (IBA 9.8.1, table of transport functions). Fails
-    /// with `EOPNOTSUPP` for a type that rrxe does not support.
-    pub(crate) fn of(qp_type: u32) -> Result<Self, c_int> {
-        let (opcodes, datagram, xrc) = match qp_type {
-            qp_type::RC => (RC_OPCODES, false, false),
-            qp_type::UC => (UC_OPCODES, false, false),
-            qp_type::UD => (UD_OPCODES, true, false),
-            qp_type::XRC_SEND => (RC_OPCODES, false, true),
-            // It only receives, into shared receive queues.
-            qp_type::XRC_RECV => (0, false, false),
-            _ => return Err(EOPNOTSUPP),
-        };
-        Ok(Self {
-            opcodes,
-            datagram,
-            xrc,
-        })
+/// Returns the opcodes that a type of queue pair can send (IBA 9.8.1, table of transport
+/// functions). Fails with `EOPNOTSUPP` for a type that rrxe does not support.
+pub(crate) fn opcodes(qp_type: u32) -> Result<Opcodes, c_int> {
+    match qp_type {
+        qp_type::RC | qp_type::XRC_SEND => Ok(RC_OPCODES),
+        qp_type::UC => Ok(UC_OPCODES),
+        qp_type::UD => Ok(UD_OPCODES),
+        // It only receives, into shared receive queues.
+        qp_type::XRC_RECV => Ok(0),
+        _ => Err(EOPNOTSUPP),
     }
 }
 
@@ -111,8 +96,8 @@ impl Qp {
     ///
     /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
     /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
-    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttr) -> Result<Box<Self>, c_int> {
-        let rules = Rules::of(attr.qp_type)?;
+    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Box<Self>, c_int> {
+        let opcodes = opcodes(attr.qp_type)?;
         let cap = &mut attr.cap;
         let (mut send_cq, mut recv_cq) = (attr.send_cq, attr.recv_cq);
         // These types ignore the requested capacities, and the completion queues.
@@ -123,19 +108,10 @@ impl Qp {
             _ => {}
         }
         let (ring, recv_ring) = rings(&context, cap)?;
-        let asked = SendLimits {
-            depth: cap.max_send_wr,
-            max_sge: cap.max_send_sge,
-            max_inline: context.limits.max_inline,
-        };
-        let sq = SendQueue::new(ring, asked, attr.sq_sig_all != 0);
-        cap.max_inline_data = sq.limits().max_inline;
-
-        let asked = RecvLimits {
-            depth: cap.max_recv_wr,
-            max_sge: cap.max_recv_sge,
-        };
-        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, asked)));
+        cap.max_inline_data = context.kernel.max_inline;
+        let sq = SendQueue::new(ring, cap, attr.sq_sig_all != 0);
+        cap.max_inline_data = sq.max_inline();
+        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, cap.max_recv_wr)));
         Ok(Box::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -143,8 +119,13 @@ impl Qp {
             send_cq,
             recv_cq,
             sq,
+            cap: IbvQpCap {
+                max_recv_sge: rq.as_ref().map_or(0, |_| cap.max_recv_sge),
+                ..*cap
+            },
             rq,
-            rules,
+            qp_type: attr.qp_type,
+            opcodes,
             state: AtomicU32::new(qp_state::RESET),
         }))
     }
@@ -168,7 +149,7 @@ impl Qp {
     fn command(&self) -> abi::CreateQpCmd {
         let rq = self.rq.as_ref().map(|rq| rq.lock().ring().spec());
         abi::CreateQpCmd {
-            sq: match self.sq.limits().depth {
+            sq: match self.cap.max_send_wr {
                 0 => abi::RingSpec::default(),
                 _ => self.sq.ring().spec(),
             },
@@ -181,22 +162,8 @@ impl Qp {
         match &self.rq {
             // Two rings that the kernel pins are in one mapping.
             Some(rq) => rq.lock().ring().pinned(),
-            None if self.sq.limits().depth == 0 => NOT_PINNED,
+            None if self.cap.max_send_wr == 0 => NOT_PINNED,
             None => self.sq.ring().pinned(),
-        }
-    }
-
-    /// Returns the capacities of the queue pair. The kernel grants what it was asked for.
-    fn cap(&self) -> IbvQpCap {
-        let sq = self.sq.limits();
-        let rq = self.rq.as_ref().map(|rq| rq.lock().limits());
-        let rq = rq.unwrap_or_default();
-        IbvQpCap {
-            max_send_wr: sq.depth,
-            max_recv_wr: rq.depth,
-            max_send_sge: sq.max_sge,
-            max_recv_sge: rq.max_sge,
-            max_inline_data: sq.max_inline,
         }
     }
 
@@ -241,10 +208,10 @@ impl Qp {
 /// Allocates the rings of a queue pair; the receive ring only if something can be posted to it.
 /// Fails with `EINVAL` if `cap` exceeds the limits of the device, or with `ENOMEM`.
 fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_int> {
-    let device = context.limits;
+    let Context { device, kernel, .. } = context;
     if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
-        || cap.max_send_sge.max(cap.max_recv_sge) > device.max_sge
-        || cap.max_inline_data > device.max_inline
+        || cap.max_send_sge.max(cap.max_recv_sge) > kernel.max_sge
+        || cap.max_inline_data > kernel.max_inline
     {
         return Err(EINVAL);
     }
@@ -269,14 +236,44 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
     Ok((ring, recv_ring))
 }
 
+/// Creates a queue pair. Sets `attr.cap` to its capacities.
+fn create(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Box<Qp>, c_int> {
+    let mut qp = Qp::new(context, attr)?;
+    let ops = attr.send_ops_flags;
+    let has_ops = attr.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
+    if has_ops && !wr::supports(qp.opcodes, ops) {
+        return Err(EOPNOTSUPP);
+    }
+    let error = command::create_qp_ex(context, &qp.verbs, attr, qp.command());
+    explained(WHAT, qp.pinned(), error)?;
+    if has_ops {
+        let verbs = qp.verbs.get_mut();
+        wr::set_functions(&mut verbs.qp_ex, ops);
+        verbs.comp_mask |= VERBS_QP_EX;
+    }
+    attr.cap = qp.cap;
+    Ok(qp)
+}
+
 /// `ibv_create_qp`.
 pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> *mut IbvQp {
     object::create(|| {
-        let mut local = *attr;
-        let qp = Qp::new(pd.context, &mut local)?;
-        let created = command::create_qp(pd, &qp.verbs, &mut local, qp.command());
-        pd.context.explained(WHAT, qp.pinned(), created)?;
-        attr.cap = qp.cap();
+        // SAFETY: integers, and pointers that may be null.
+        let zeroed: IbvQpInitAttrEx = unsafe { command::zeroed() };
+        let mut extended = IbvQpInitAttrEx {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+            comp_mask: qp_init_attr::PD,
+            pd: Some(pd),
+            ..zeroed
+        };
+        let qp = create(pd.context, &mut extended)?;
+        attr.cap = extended.cap;
         Ok(qp)
     })
 }
@@ -287,39 +284,16 @@ pub(crate) extern "C" fn create_qp_ex(
     attr: &mut IbvQpInitAttrEx,
 ) -> *mut IbvQp {
     object::create(|| {
-        const COMP_MASK: u32 = qp_init_attr::PD
-            | qp_init_attr::XRCD
-            | qp_init_attr::CREATE_FLAGS
-            | qp_init_attr::SEND_OPS_FLAGS;
+        const COMP_MASK: u32 = qp_init_attr::PD | qp_init_attr::XRCD | qp_init_attr::SEND_OPS_FLAGS;
         let mut local = *attr;
-        if local.comp_mask & !COMP_MASK != 0
-            || (local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags != 0)
-        {
+        if local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags == 0 {
+            local.comp_mask &= !qp_init_attr::CREATE_FLAGS;
+        }
+        if local.comp_mask & !COMP_MASK != 0 {
             return Err(EOPNOTSUPP);
         }
-        let mut basic = IbvQpInitAttr {
-            qp_context: local.qp_context,
-            send_cq: local.send_cq,
-            recv_cq: local.recv_cq,
-            srq: local.srq,
-            cap: local.cap,
-            qp_type: local.qp_type,
-            sq_sig_all: local.sq_sig_all,
-        };
-        let mut qp = Qp::new(context, &mut basic)?;
-        local.cap = basic.cap;
-        let has_ops = local.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
-        if has_ops && !wr::supports(qp.rules, local.send_ops_flags) {
-            return Err(EOPNOTSUPP);
-        }
-        let created = command::create_qp_ex(context, &qp.verbs, &mut local, qp.command());
-        context.explained(WHAT, qp.pinned(), created)?;
-        attr.cap = qp.cap();
-        if has_ops {
-            let verbs = qp.verbs.get_mut();
-            wr::set_functions(&mut verbs.qp_ex, local.send_ops_flags);
-            verbs.comp_mask |= VERBS_QP_EX;
-        }
+        let qp = create(context, &mut local)?;
+        attr.cap = local.cap;
         Ok(qp)
     })
 }
@@ -328,19 +302,20 @@ pub(crate) extern "C" fn create_qp_ex(
 pub(crate) extern "C" fn open_qp(context: Ptr<IbvContext>, attr: &IbvQpOpenAttr) -> *mut IbvQp {
     object::create(|| {
         // SAFETY: integers, and pointers that may be null.
-        let mut attributes: IbvQpInitAttr = unsafe { command::zeroed() };
+        let mut attributes: IbvQpInitAttrEx = unsafe { command::zeroed() };
         attributes.qp_type = qp_type::XRC_RECV;
         let qp = Qp::new(context, &mut attributes)?;
-        command::open_qp(context, &qp.verbs, size_of::<VerbsQp>() as c_int, attr)?;
+        let size = size_of::<VerbsQp>() as c_int;
+        check(command::open_qp(context, &qp.verbs, size, attr))?;
         Ok(qp)
     })
 }
 
 /// `ibv_modify_qp`.
 pub(crate) extern "C" fn modify_qp(qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int) -> c_int {
-    let modified = command::modify_qp(qp, attr, attr_mask);
-    if modified.is_err() || attr_mask & QP_ATTR_STATE == 0 {
-        return status(modified);
+    let error = command::modify_qp(qp, attr, attr_mask);
+    if error != 0 || attr_mask & QP_ATTR_STATE == 0 {
+        return error;
     }
     qp.set_state(attr.qp_state);
     if attr.qp_state == qp_state::RESET {
@@ -360,15 +335,16 @@ pub(crate) extern "C" fn query_qp(
     attr_mask: c_int,
     init_attr: &mut MaybeUninit<IbvQpInitAttr>,
 ) -> c_int {
-    if let Err(error) = command::query_qp(qp, attr, attr_mask, init_attr) {
+    let error = command::query_qp(qp, attr, attr_mask, init_attr);
+    if error != 0 {
         return error;
     }
     let (attr, init_attr) = (attr.as_mut_ptr(), init_attr.as_mut_ptr());
     // SAFETY: the command has written both. This side allocated the rings, so it knows their
     // capacities.
     unsafe {
-        (*attr).cap = qp.cap();
-        (*init_attr).cap = qp.cap();
+        (*attr).cap = qp.cap;
+        (*init_attr).cap = qp.cap;
         if attr_mask & QP_ATTR_STATE != 0 {
             qp.set_state((*attr).qp_state);
         }
@@ -393,11 +369,8 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: Ptr<IbvQp>) -> c_int {
 
 /// `ibv_attach_mcast`.
 pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int {
-    let attached = check(ibv_cmd_attach_mcast(qp, gid, lid));
-    status(
-        qp.context
-            .explained("a multicast membership", NOT_PINNED, attached),
-    )
+    let error = ibv_cmd_attach_mcast(qp, gid, lid);
+    status(explained("a multicast membership", NOT_PINNED, error))
 }
 
 #[cfg(test)]
@@ -425,7 +398,7 @@ pub(crate) mod tests {
         srq: Option<Ptr<IbvSrq>>,
     ) -> Result<Box<Qp>, c_int> {
         // SAFETY: integers, and pointers that may be null.
-        let mut attr: IbvQpInitAttr = unsafe { command::zeroed() };
+        let mut attr: IbvQpInitAttrEx = unsafe { command::zeroed() };
         (attr.qp_type, attr.cap, attr.srq) = (qp_type, *cap, srq);
         let qp = Qp::new(context(), &mut attr);
         *cap = attr.cap;
@@ -473,7 +446,7 @@ pub(crate) mod tests {
             max_inline_data: 16,
             ..ASKED
         };
-        assert_eq!(qp.cap(), expected);
+        assert_eq!(qp.cap, expected);
     }
 
     #[test]

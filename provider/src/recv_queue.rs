@@ -12,23 +12,17 @@ use core::ffi::c_int;
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
-/// Limits of a receive queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RecvLimits {
-    /// Work requests that may be outstanding, at most the ring's capacity.
-    pub(crate) depth: u32,
-    /// Data segments of a work request. They fit into an entry of the ring.
-    pub(crate) max_sge: u32,
-}
-
 /// A receive queue.
 ///
 /// # Invariants
 ///
-/// `limits` fit the ring, as their fields say.
+/// `depth` is at most the ring's capacity. `max_sge` segments fit into an entry of the ring.
 pub(crate) struct RecvQueue {
     ring: Ring,
-    limits: RecvLimits,
+    /// Work requests that may be outstanding.
+    depth: u32,
+    /// Data segments of a work request.
+    max_sge: u32,
     /// Entries that the kernel can see.
     published: u32,
     /// Entries that were added.
@@ -41,17 +35,15 @@ const WQE_SIZE: u32 = size_of::<RecvWqe>() as u32;
 const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 
 impl RecvQueue {
-    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for.
-    pub(crate) fn new(ring: Ring, limits: RecvLimits) -> Self {
+    /// Creates an empty queue in `ring`. `depth` is reduced to the ring's capacity. A work request
+    /// may have all segments that an entry has room for.
+    pub(crate) fn new(ring: Ring, depth: u32) -> Self {
         let room = ring.stride().saturating_sub(WQE_SIZE);
         // INVARIANT: reduced to the ring's capacity and to the room in an entry.
-        let limits = RecvLimits {
-            depth: limits.depth.min(ring.capacity()),
-            max_sge: limits.max_sge.min(room.wrapping_div(SGE_SIZE)),
-        };
         Self {
+            depth: depth.min(ring.capacity()),
+            max_sge: room.wrapping_div(SGE_SIZE),
             ring,
-            limits,
             published: 0,
             next: 0,
             consumed: 0,
@@ -61,21 +53,18 @@ impl RecvQueue {
     /// Replaces the ring by one that contains the waiting entries, at equal counters. The depth
     /// becomes the new ring's capacity.
     pub(crate) fn replace_ring(&mut self, ring: Ring) {
-        let limits = RecvLimits {
-            depth: ring.capacity(),
-            ..self.limits
-        };
+        let depth = ring.capacity();
         *self = Self {
             published: self.published,
             next: self.next,
             consumed: self.consumed,
-            ..Self::new(ring, limits)
+            ..Self::new(ring, depth)
         };
     }
 
-    /// Returns the limits of the queue.
-    pub(crate) fn limits(&self) -> RecvLimits {
-        self.limits
+    /// Returns the number of segments that a work request may have.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
     }
 
     /// Returns the ring.
@@ -112,14 +101,13 @@ impl RecvQueue {
         list: *const IbvSge,
         count: c_int,
     ) -> Result<(), c_int> {
-        let limits = self.limits;
-        let num_sge = u32::try_from(count)
-            .ok()
-            .filter(|&n| n <= limits.max_sge)
-            .ok_or(EINVAL)?;
-        if self.next.wrapping_sub(self.consumed) >= limits.depth {
+        let num_sge = u32::try_from(count).map_err(|_| EINVAL)?;
+        if num_sge > self.max_sge {
+            return Err(EINVAL);
+        }
+        if self.next.wrapping_sub(self.consumed) >= self.depth {
             self.consumed = self.ring.consumer().load(Ordering::Acquire);
-            if self.next.wrapping_sub(self.consumed) >= limits.depth {
+            if self.next.wrapping_sub(self.consumed) >= self.depth {
                 return Err(ENOMEM);
             }
         }
@@ -171,27 +159,13 @@ mod tests {
     use super::*;
 
     fn queue() -> RecvQueue {
-        let limits = RecvLimits {
-            depth: 4,
-            max_sge: 2,
-        };
-        RecvQueue::new(Ring::allocate(4, 64).unwrap(), limits)
+        RecvQueue::new(Ring::allocate(4, 48).unwrap(), 4)
     }
 
     #[test]
     fn limits_are_cut_to_the_ring() {
-        let limits = RecvLimits {
-            depth: 100,
-            max_sge: 100,
-        };
-        let queue = RecvQueue::new(Ring::allocate(8, 64).unwrap(), limits);
-        assert_eq!(
-            queue.limits(),
-            RecvLimits {
-                depth: 8,
-                max_sge: 3
-            }
-        );
+        let queue = RecvQueue::new(Ring::allocate(8, 64).unwrap(), 100);
+        assert_eq!((queue.depth, queue.max_sge), (8, 3));
     }
 
     #[test]

@@ -9,9 +9,9 @@
 
 use crate::abi;
 use crate::ffi::driver::{ibv_dofork_range, ibv_dontfork_range};
-use crate::ffi::os;
+use crate::ffi::os::{self, EINVAL, ENOMEM};
 use core::ffi::c_int;
-use core::ptr::NonNull;
+use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -33,14 +33,21 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps zeroed memory. Fails with `ENOMEM`.
     fn new(bytes: usize) -> Result<Arc<Self>, c_int> {
-        let base = os::map_anonymous(bytes).ok_or(os::ENOMEM)?;
+        let prot = os::PROT_READ | os::PROT_WRITE;
+        let flags = os::MAP_PRIVATE | os::MAP_ANONYMOUS;
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
+        let base = unsafe { os::mmap(null_mut(), bytes, prot, flags, -1, 0) };
+        if base as isize == -1 {
+            return Err(ENOMEM);
+        }
         // INVARIANT: just mapped with that size.
+        let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
         let mapping = Self { base, bytes };
         // Does nothing unless the program called ibv_fork_init().
         // SAFETY: the range is a mapping of our own.
         let error = unsafe { ibv_dontfork_range(base.as_ptr().cast(), bytes) };
         if error != 0 {
-            return Err(os::ENOMEM);
+            return Err(ENOMEM);
         }
         Ok(Arc::new(mapping))
     }
@@ -52,7 +59,7 @@ impl Drop for Mapping {
         // created, and the last ring in it was dropped.
         unsafe {
             ibv_dofork_range(self.base.as_ptr().cast(), self.bytes);
-            os::unmap(self.base, self.bytes);
+            os::munmap(self.base.as_ptr().cast(), self.bytes);
         }
     }
 }
@@ -70,10 +77,10 @@ impl Shape {
     fn spec(self) -> Result<(abi::RingSpec, usize), c_int> {
         let spec = abi::RingSpec {
             addr: 0,
-            capacity: self.entries.checked_next_power_of_two().ok_or(os::EINVAL)?,
+            capacity: self.entries.checked_next_power_of_two().ok_or(EINVAL)?,
             stride: self.stride,
         };
-        Ok((spec, spec.size().ok_or(os::EINVAL)?))
+        Ok((spec, spec.size().ok_or(EINVAL)?))
     }
 }
 
@@ -112,8 +119,8 @@ impl Ring {
     /// Fails with `EINVAL` if a size cannot be expressed, or with `ENOMEM`.
     pub(crate) fn pair(first: Shape, second: Shape) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
-        let offset = first.next_ring().ok_or(os::EINVAL)?;
-        let mapping = Mapping::new(offset.checked_add(bytes).ok_or(os::EINVAL)?)?;
+        let offset = first.next_ring().ok_or(EINVAL)?;
+        let mapping = Mapping::new(offset.checked_add(bytes).ok_or(EINVAL)?)?;
         // SAFETY: the mapping has the bytes of the first up to `offset`, a multiple of 64, and from
         // there those of the second.
         Ok(unsafe {

@@ -7,17 +7,20 @@
 
 use crate::abi::{self, wr_opcode, SendWqe};
 use crate::ffi::os::{EINVAL, ENOMEM};
-use crate::ffi::verbs::{send_flags, IbvSge};
+use crate::ffi::verbs::{IbvQpCap, IbvSge};
 use crate::lock::{Guard, Lock};
 use crate::ring::Ring;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
 use core::sync::atomic::Ordering;
 
-/// Flags that a work request passes to the kernel unchanged. `IBV_SEND_INLINE` is not among them:
-/// the call that supplies the data decides whether it is inline.
+/// Flags that a work request passes to the kernel unchanged: `enum ibv_send_flags` has the values
+/// of [`SendWqe::flags`].
 pub(crate) const PASSED_FLAGS: u32 =
-    send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED;
+    (abi::WQE_FENCE | abi::WQE_SIGNALED | abi::WQE_SOLICITED) as u32;
+/// `IBV_SEND_INLINE`, which is not among them: the call that supplies the data decides whether it
+/// is inline.
+pub(crate) const SEND_INLINE: u32 = abi::WQE_INLINE as u32;
 
 /// A set of opcodes: bit `n` stands for opcode `n`.
 pub(crate) type Opcodes = u16;
@@ -39,17 +42,6 @@ const WITH_INLINE: Opcodes = only(wr_opcode::SEND)
     | only(wr_opcode::SEND_WITH_INV)
     | only(wr_opcode::RDMA_WRITE)
     | only(wr_opcode::RDMA_WRITE_WITH_IMM);
-
-/// Limits of a send queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SendLimits {
-    /// Work requests that may be outstanding, at most the ring's capacity.
-    pub(crate) depth: u32,
-    /// Data segments of a work request. They fit into an entry of the ring.
-    pub(crate) max_sge: u32,
-    /// Bytes of inline data of a work request. They fit into an entry of the ring.
-    pub(crate) max_inline: u32,
-}
 
 /// Counters of entries and the error of the batch.
 #[derive(Default)]
@@ -83,39 +75,41 @@ pub(crate) struct Published {
 ///
 /// # Invariants
 ///
-/// `limits` fit the ring, as their fields say.
+/// `depth` is at most the ring's capacity. `max_sge` and `max_inline` fit into an entry.
 pub(crate) struct SendQueue {
     ring: Ring,
-    limits: SendLimits,
+    /// Work requests that may be outstanding.
+    depth: u32,
+    /// Data segments of a work request.
+    max_sge: u32,
+    /// Bytes of inline data of a work request.
+    max_inline: u32,
     /// The flags of every work request: [`abi::WQE_SIGNALED`] if all generate a completion.
     flags: u8,
     state: Lock<State>,
 }
 
 impl SendQueue {
-    /// Creates an empty queue in `ring`. `limits` are reduced to what the ring has room for. If
-    /// `signal_all`, every work request generates a completion regardless of its flags.
-    pub(crate) fn new(ring: Ring, limits: SendLimits, signal_all: bool) -> Self {
+    /// Creates an empty queue in `ring`. The limits in `cap` are reduced to what the ring has room
+    /// for. If `signal_all`, every work request generates a completion regardless of its flags.
+    pub(crate) fn new(ring: Ring, cap: &IbvQpCap, signal_all: bool) -> Self {
         // An entry has these bytes behind its fixed part.
         let room = ring.stride().saturating_sub(WQE_SIZE);
         let max_sge = room.wrapping_div(SGE_SIZE).min(u16::MAX.into());
         // INVARIANT: reduced to the ring's capacity and to the room in an entry.
-        let limits = SendLimits {
-            depth: limits.depth.min(ring.capacity()),
-            max_sge: limits.max_sge.min(max_sge),
-            max_inline: limits.max_inline.min(room),
-        };
         Self {
+            depth: cap.max_send_wr.min(ring.capacity()),
+            max_sge: cap.max_send_sge.min(max_sge),
+            max_inline: cap.max_inline_data.min(room),
             ring,
-            limits,
             flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
             state: Lock::new(State::default()),
         }
     }
 
-    /// Returns the limits of the queue.
-    pub(crate) fn limits(&self) -> SendLimits {
-        self.limits
+    /// Returns the bytes of inline data that a work request may have.
+    pub(crate) fn max_inline(&self) -> u32 {
+        self.max_inline
     }
 
     /// Returns the ring.
@@ -158,9 +152,6 @@ impl SendQueue {
 const WQE_SIZE: u32 = size_of::<SendWqe>() as u32;
 const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 
-// The elements of a list are copied as they are.
-const _: () = assert!(size_of::<IbvSge>() == size_of::<abi::Sge>());
-
 /// Work requests in preparation, under the queue's lock. Dropping the batch releases the lock.
 pub(crate) struct Batch<'a> {
     queue: &'a SendQueue,
@@ -190,7 +181,7 @@ impl Batch<'_> {
     }
 
     fn full(&mut self) -> bool {
-        let depth = self.queue.limits.depth;
+        let depth = self.queue.depth;
         if self.state.next.wrapping_sub(self.state.consumed) < depth {
             return false;
         }
@@ -281,7 +272,7 @@ impl Slot<'_> {
         list: *const IbvSge,
         count: usize,
     ) -> Result<(), c_int> {
-        if count > self.queue.limits.max_sge as usize {
+        if count > self.queue.max_sge as usize {
             return Err(EINVAL);
         }
         let wqe = self.wqe();
@@ -329,7 +320,7 @@ impl Slot<'_> {
         let total = u32::try_from(length)
             .ok()
             .and_then(|length| used.checked_add(length))
-            .filter(|&total| total <= self.queue.limits.max_inline)
+            .filter(|&total| total <= self.queue.max_inline)
             .ok_or(EINVAL)?;
         if length != 0 {
             // SAFETY: by the queue's invariant `max_inline` bytes fit behind the fixed part. The
@@ -348,14 +339,16 @@ impl Slot<'_> {
 pub(crate) mod tests {
     use super::*;
 
-    const LIMITS: SendLimits = SendLimits {
-        depth: 4,
-        max_sge: 3,
-        max_inline: 60,
+    const LIMITS: IbvQpCap = IbvQpCap {
+        max_send_wr: 4,
+        max_recv_wr: 0,
+        max_send_sge: 3,
+        max_recv_sge: 0,
+        max_inline_data: 60,
     };
 
     pub(crate) fn queue() -> SendQueue {
-        SendQueue::new(Ring::allocate(4, 128).unwrap(), LIMITS, false)
+        SendQueue::new(Ring::allocate(4, 128).unwrap(), &LIMITS, false)
     }
 
     /// Takes entry `counter` as the kernel would.
@@ -400,20 +393,14 @@ pub(crate) mod tests {
 
     #[test]
     fn limits_are_cut_to_the_ring() {
-        let limits = SendLimits {
-            depth: 100,
-            max_sge: 100,
-            max_inline: 1000,
+        let limits = IbvQpCap {
+            max_send_wr: 100,
+            max_send_sge: 100,
+            max_inline_data: 1000,
+            ..LIMITS
         };
-        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), limits, false);
-        assert_eq!(
-            queue.limits(),
-            SendLimits {
-                depth: 8,
-                max_sge: 4,
-                max_inline: 64
-            }
-        );
+        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), &limits, false);
+        assert_eq!((queue.depth, queue.max_sge, queue.max_inline), (8, 4, 64));
     }
 
     #[test]
@@ -437,8 +424,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_smaller_depth_than_the_ring_holds() {
-        let limits = SendLimits { depth: 3, ..LIMITS };
-        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), limits, false);
+        let limits = IbvQpCap {
+            max_send_wr: 3,
+            ..LIMITS
+        };
+        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), &limits, false);
         let mut batch = queue.open(0);
         for i in 0..3 {
             assert!(batch.push(wqe(i)).is_ok());

@@ -7,11 +7,12 @@
 //! - `EDQUOT`: the kernel counts the objects of each user, and the user has its share of the
 //!   device's limit (drivers/rrxe/verbs/quota.rs).
 //!
-//! If the environment asks for it ([`crate::environment::explains`]), the provider writes a line to
-//! standard error.
+//! If the environment asks for it ([`EXPLAINS`]), the provider writes a line to standard error.
 
+use crate::environment::EXPLAINS;
 use crate::ffi::os;
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 
 /// Bit of the capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h) in the set that
 /// /proc/self/status shows.
@@ -20,11 +21,15 @@ const MAY_PIN_ALL: u64 = 1 << 14;
 /// The memory of an object for which the kernel pins none.
 pub(crate) const NOT_PINNED: (u64, usize) = (0, 0);
 
-/// Explains `error`, the result of a command that creates the object `what` and has the kernel pin
-/// memory for it: an address and a number of bytes.
-#[cold]
-pub(crate) fn explain(what: &str, pinned: (u64, usize), error: c_int) {
+/// Returns the result of a command that creates the object `what`, for which the kernel pins memory
+/// (`pinned`: the address and the bytes). `error` is 0 or the error number; a shortage is explained
+/// if the environment asks for it.
+pub(crate) fn explained(what: &str, pinned: (u64, usize), error: c_int) -> Result<(), c_int> {
+    if error == 0 {
+        return Ok(());
+    }
     let text = match error {
+        _ if !EXPLAINS.load(Ordering::Relaxed) => None,
         os::ENOMEM => memlock(what, pinned),
         os::EDQUOT => Some(share(what)),
         _ => None,
@@ -32,13 +37,23 @@ pub(crate) fn explain(what: &str, pinned: (u64, usize), error: c_int) {
     if let Some(text) = text {
         eprintln!("{text}");
     }
+    Err(error)
 }
 
 /// Explains the shortage of locked memory, or returns `None` if RLIMIT_MEMLOCK is not the cause.
 fn memlock(what: &str, (addr, bytes): (u64, usize)) -> Option<String> {
-    let limit = os::memlock_limit()?;
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let limit = field(&limits, "Max locked memory")?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    shortage(what, touched(addr, bytes, os::page_size()), limit, &status)
+    let bytes = touched(addr, bytes, os::getauxval(os::AT_PAGESZ));
+    // Without a limit the text is "unlimited".
+    shortage(what, bytes, limit.parse().ok()?, &status)
+}
+
+/// Returns the first word behind `name` in a file of /proc.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()
 }
 
 /// Returns the bytes of all pages that contain a part of the `bytes` bytes from `addr` on.
@@ -51,15 +66,11 @@ fn touched(addr: u64, bytes: usize, page: u64) -> u64 {
 /// Returns the line for a process with the given /proc/self/status that asked for `bytes` bytes, or
 /// `None` if the limit allows for them.
 fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()
-    };
-    let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let capabilities = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     if capabilities.is_some_and(|all| all & MAY_PIN_ALL != 0) {
         return None;
     }
-    let pinned = field("VmPin:").and_then(|text| text.parse::<u64>().ok());
+    let pinned = field(status, "VmPin:").and_then(|text| text.parse::<u64>().ok());
     let pinned = pinned.unwrap_or(0).saturating_mul(1024);
     if pinned.saturating_add(bytes) <= limit {
         return None;

@@ -12,8 +12,9 @@ use crate::ffi::verbs::*;
 use crate::lock::Lock;
 use crate::object::{self, status};
 use crate::post;
-use crate::recv_queue::{RecvLimits, RecvQueue};
+use crate::recv_queue::RecvQueue;
 use crate::ring::Ring;
+use crate::shortage::explained;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -39,7 +40,7 @@ unsafe impl Public for IbvSrq {
 /// Allocates a ring for a shared receive queue of `max_wr` work requests. Fails with `EINVAL` if
 /// `max_wr` is 0 or a size exceeds the limits of the device, or with `ENOMEM`.
 fn ring(context: &Context, max_wr: u32, max_sge: u32) -> Result<Ring, c_int> {
-    let device = context.limits;
+    let device = &context.device;
     if max_wr == 0 || max_wr > device.max_srq_wr || max_sge > device.max_srq_sge {
         return Err(EINVAL);
     }
@@ -53,50 +54,58 @@ impl Srq {
     fn new(context: Ptr<IbvContext>, attr: &mut IbvSrqAttr) -> Result<Box<Self>, c_int> {
         let ring = ring(&context, attr.max_wr, attr.max_sge)?;
         attr.max_wr = ring.capacity();
-        let limits = RecvLimits {
-            depth: attr.max_wr,
-            max_sge: attr.max_sge,
-        };
         Ok(Box::new(Self {
             // SAFETY: integers, and pointers that may be null.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
-            queue: Lock::new(RecvQueue::new(ring, limits)),
+            queue: Lock::new(RecvQueue::new(ring, attr.max_wr)),
         }))
     }
 
-    /// Calls `command`, which creates the kernel's queue, with the specification of the ring.
-    fn create(
-        &self,
-        command: impl FnOnce(abi::RingSpec) -> Result<(), c_int>,
-    ) -> Result<(), c_int> {
-        let queue = self.queue.lock();
-        let created = command(queue.ring().spec());
-        self.context.explained(WHAT, queue.ring().pinned(), created)
-    }
-
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel copies the waiting
-    /// work requests. Returns the result of `command`.
+    /// work requests. Returns the result of `command`, 0 or an error number.
     fn resize(
         &self,
         ring: Ring,
-        command: impl FnOnce(abi::RingSpec) -> Result<(), c_int>,
+        command: impl FnOnce(abi::RingSpec) -> c_int,
     ) -> Result<(), c_int> {
         let mut queue = self.queue.lock();
-        let resized = command(ring.spec());
-        self.context.explained(WHAT, ring.pinned(), resized)?;
+        explained(WHAT, ring.pinned(), command(ring.spec()))?;
         queue.replace_ring(ring);
         Ok(())
     }
 }
 
+/// Creates a shared receive queue. Sets `init.attr` to its capacities.
+fn create(context: Ptr<IbvContext>, init: &mut IbvSrqInitAttrEx) -> Result<Box<Srq>, c_int> {
+    let mut srq = Srq::new(context, &mut init.attr)?;
+    let queue = srq.queue.lock();
+    let ring = queue.ring();
+    let error = command::create_srq_ex(context, &srq.verbs, init, ring.spec());
+    explained(WHAT, ring.pinned(), error)?;
+    drop(queue);
+    // libibverbs sets these members only for a basic queue.
+    let public = &mut srq.verbs.get_mut().srq;
+    public.srq_context = init.srq_context;
+    public.pd = init.pd;
+    Ok(srq)
+}
+
 /// `ibv_create_srq`.
 pub(crate) extern "C" fn create_srq(pd: Ptr<IbvPd>, init: &mut IbvSrqInitAttr) -> *mut IbvSrq {
     object::create(|| {
-        let mut local = *init;
-        let srq = Srq::new(pd.context, &mut local.attr)?;
-        srq.create(|ring| command::create_srq(pd, &srq.verbs, &mut local, ring))?;
-        init.attr = local.attr;
+        let mut extended = IbvSrqInitAttrEx {
+            srq_context: init.srq_context,
+            attr: init.attr,
+            comp_mask: srq_init_attr::PD,
+            srq_type: 0,
+            pd: Some(pd),
+            xrcd: None,
+            cq: None,
+            tm_cap: [0; 2],
+        };
+        let srq = create(pd.context, &mut extended)?;
+        init.attr = extended.attr;
         Ok(srq)
     })
 }
@@ -117,12 +126,7 @@ pub(crate) extern "C" fn create_srq_ex(
         if local.comp_mask != needed {
             return Err(EINVAL);
         }
-        let mut srq = Srq::new(context, &mut local.attr)?;
-        srq.create(|ring| command::create_srq_ex(context, &srq.verbs, &mut local, ring))?;
-        // libibverbs sets these members only for a basic queue.
-        let public = &mut srq.verbs.get_mut().srq;
-        public.srq_context = local.srq_context;
-        public.pd = local.pd;
+        let srq = create(context, &mut local)?;
         init.attr = local.attr;
         Ok(srq)
     })
@@ -143,19 +147,12 @@ pub(crate) extern "C" fn get_srq_num(srq: Ptr<IbvSrq>, number: &mut MaybeUninit<
 /// `ibv_modify_srq`.
 pub(crate) extern "C" fn modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int) -> c_int {
     if mask & SRQ_MAX_WR == 0 {
-        return status(command::modify_srq(srq, attr, mask));
+        return command::modify_srq(srq, attr, mask);
     }
-    let max_sge = srq.queue.lock().limits().max_sge;
-    let new = match ring(&srq.context, attr.max_wr, max_sge) {
-        Ok(ring) => ring,
-        Err(error) => return error,
-    };
-    status(srq.resize(new, |ring| command::resize_srq(srq, attr, mask, ring)))
-}
-
-/// `ibv_query_srq`.
-pub(crate) extern "C" fn query_srq(srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>) -> c_int {
-    status(command::query_srq(srq, attr))
+    let max_sge = srq.queue.lock().max_sge();
+    let resized = ring(&srq.context, attr.max_wr, max_sge)
+        .and_then(|new| srq.resize(new, |ring| command::resize_srq(srq, attr, mask, ring)));
+    status(resized)
 }
 
 /// `ibv_post_srq_recv`. Work requests before a bad one are posted. Returns `EINVAL` if a work
@@ -272,12 +269,12 @@ pub(crate) mod tests {
             assert_eq!(post(&srq, i, 0), 0);
         }
         let new = || ring(&context(), 8, 1).ok().unwrap();
-        assert_eq!(srq.resize(new(), |_| Err(EINVAL)), Err(EINVAL));
+        assert_eq!(srq.resize(new(), |_| EINVAL), Err(EINVAL));
         assert_eq!(post(&srq, 2, 0), ENOMEM);
         // The kernel has taken one work request and moves the other.
         let done = srq.resize(new(), |spec| {
             assert_eq!(spec.capacity, 8);
-            Ok(())
+            0
         });
         assert_eq!(done, Ok(()));
         srq.queue

@@ -16,17 +16,25 @@ use crate::ffi::verbs::*;
 use crate::mw;
 use crate::object::status;
 use crate::post::elements;
-use crate::qp::{Qp, Rules};
-use crate::send_queue::{contains, Slot, PASSED_FLAGS};
+use crate::qp::Qp;
+use crate::send_queue::{contains, Opcodes, Slot, PASSED_FLAGS, SEND_INLINE};
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 
-/// Returns whether all of `flags` ([`send_ops`]) can be posted to a queue pair with these rules.
-pub(crate) fn supports(rules: Rules, flags: u64) -> bool {
-    let supported = OPERATIONS
-        .iter()
-        .filter(|&&(_, opcode)| contains(rules.opcodes, u32::from(opcode)))
-        .fold(0, |all, &(flag, _)| all | flag);
+/// Returns the bit of an opcode in `enum ibv_qp_create_send_ops_flags`.
+const fn operation(opcode: u8) -> u64 {
+    match opcode {
+        wr_opcode::FLUSH => 1 << 11,
+        wr_opcode::ATOMIC_WRITE => 1 << 12,
+        _ => 1_u64.wrapping_shl(opcode as u32),
+    }
+}
+
+/// Returns whether all of `flags` ([`operation`]) are for one of `opcodes`.
+pub(crate) fn supports(opcodes: Opcodes, flags: u64) -> bool {
+    let supported = (0..16_u8)
+        .filter(|&opcode| contains(opcodes, u32::from(opcode)))
+        .fold(0, |all, opcode| all | operation(opcode));
     flags & !supported == 0
 }
 
@@ -71,7 +79,7 @@ unsafe fn build(qp: Ptr<IbvQpEx>, opcode: u8, imm_or_key: u32, op: Result<WqeOp,
     // SAFETY: the batch is open, so the program's thread is this one.
     let (mut batch, wr_id, flags) =
         unsafe { (qp.sq.current(), (*public).wr_id, (*public).wr_flags) };
-    if flags & !(PASSED_FLAGS | send_flags::INLINE) != 0 {
+    if flags & !(PASSED_FLAGS | SEND_INLINE) != 0 {
         batch.fail(EINVAL);
         return;
     }
@@ -106,9 +114,8 @@ unsafe fn set(qp: Ptr<IbvQpEx>, body: impl FnOnce(&mut Slot<'_>) -> Result<(), c
     }
 }
 
-/// Defines builders, functions that add a work request: the operation ([`send_ops`], which has the
-/// name of the opcode), immediate data or key, and operands. Also defines the list of operations
-/// and [`set_functions`].
+/// Defines builders, functions that add a work request: the opcode, immediate data or key, and
+/// operands. Also defines [`set_functions`].
 macro_rules! builders {
     ($(
         $(#[$doc:meta])*
@@ -127,14 +134,11 @@ macro_rules! builders {
             }
         )*
 
-        /// The opcode of each operation.
-        const OPERATIONS: &[(u64, u8)] = &[$((send_ops::$opcode, wr_opcode::$opcode)),*];
-
-        /// Sets the builders for `flags` ([`send_ops`]) and the functions that every queue pair
+        /// Sets the builders for `flags` ([`operation`]) and the functions that every queue pair
         /// has.
         pub(crate) fn set_functions(qp: &mut IbvQpEx, flags: u64) {
             $(
-                if flags & send_ops::$opcode != 0 {
+                if flags & operation(wr_opcode::$opcode) != 0 {
                     qp.$name = Some($name);
                 }
             )*
@@ -225,7 +229,7 @@ setters! {
         Ok(())
     };
     wr_set_xrc_srqn(remote_srqn: u32) = |qp, slot| {
-        if !qp.rules.xrc {
+        if qp.qp_type != qp_type::XRC_SEND {
             return Err(EINVAL);
         }
         slot.wqe().op.remote_qpn = remote_srqn;
@@ -282,22 +286,23 @@ mod tests {
 
     #[test]
     fn operations_follow_the_type() {
-        let rules = |qp_type| Rules::of(qp_type).ok().unwrap();
-        assert!(supports(rules(qp_type::RC), 0x1bff));
-        assert!(!supports(rules(qp_type::RC), 1 << 10));
-        assert!(!supports(rules(qp_type::UD), send_ops::LOCAL_INV));
-        assert!(!supports(rules(qp_type::UC), send_ops::RDMA_READ));
-        assert!(!supports(rules(qp_type::UC), send_ops::FLUSH));
-        assert!(!supports(rules(qp_type::UC), send_ops::ATOMIC_WRITE));
+        let opcodes = |qp_type| crate::qp::opcodes(qp_type).ok().unwrap();
+        let [rc, uc, ud] = [qp_type::RC, qp_type::UC, qp_type::UD].map(opcodes);
+        assert!(supports(rc, 0x1bff));
+        assert!(!supports(rc, 1 << 10));
+        assert!(!supports(ud, operation(wr_opcode::LOCAL_INV)));
+        assert!(!supports(uc, operation(wr_opcode::RDMA_READ)));
+        assert!(!supports(uc, operation(wr_opcode::FLUSH)));
+        assert!(!supports(uc, operation(wr_opcode::ATOMIC_WRITE)));
         assert!(supports(
-            rules(qp_type::UD),
-            send_ops::SEND | send_ops::SEND_WITH_IMM
+            ud,
+            operation(wr_opcode::SEND) | operation(wr_opcode::SEND_WITH_IMM)
         ));
-        assert!(!supports(rules(qp_type::UD), send_ops::RDMA_WRITE));
+        assert!(!supports(ud, operation(wr_opcode::RDMA_WRITE)));
 
         let mut qp = small(qp_type::RC);
         let functions = &mut qp.verbs.get_mut().qp_ex;
-        set_functions(functions, send_ops::SEND);
+        set_functions(functions, operation(wr_opcode::SEND));
         assert!(functions.wr_send.is_some() && functions.wr_start.is_some());
         assert!(functions.wr_rdma_read.is_none() && functions.wr_bind_mw.is_none());
     }
@@ -311,11 +316,11 @@ mod tests {
             let ex: Ptr<IbvQpEx> = public(&qp);
             wr_start(ex);
             (*ex.as_ptr()).wr_id = 1;
-            (*ex.as_ptr()).wr_flags = send_flags::SIGNALED;
+            (*ex.as_ptr()).wr_flags = abi::WQE_SIGNALED.into();
             wr_rdma_write_imm(ex, 5, 0x2000, 0xfeed);
             wr_set_sge(ex, 6, 0x3000, 0);
             (*ex.as_ptr()).wr_id = 2;
-            (*ex.as_ptr()).wr_flags = send_flags::INLINE;
+            (*ex.as_ptr()).wr_flags = SEND_INLINE;
             wr_send(ex);
             let list = [2, 6].map(|length| IbvDataBuf {
                 addr: bytes.as_ptr().cast_mut().cast(),
@@ -323,7 +328,7 @@ mod tests {
             });
             wr_set_inline_data_list(ex, 2, list.as_ptr());
             (*ex.as_ptr()).wr_id = 3;
-            (*ex.as_ptr()).wr_flags = send_flags::FENCE;
+            (*ex.as_ptr()).wr_flags = abi::WQE_FENCE.into();
             wr_atomic_cmp_swp(ex, 7, 8, 9, 10);
             let segments = [IbvSge {
                 addr: 1,
@@ -372,7 +377,7 @@ mod tests {
             (*ex.as_ptr()).wr_id = 1;
             wr_flush(ex, 5, 0x2000, 0x1_0000_0001, 2, 1);
             (*ex.as_ptr()).wr_id = 2;
-            (*ex.as_ptr()).wr_flags = send_flags::FENCE;
+            (*ex.as_ptr()).wr_flags = abi::WQE_FENCE.into();
             // The value is at an odd address.
             let bytes = *b"-01234567";
             wr_atomic_write(ex, 6, 0x3000, bytes.as_ptr().add(1).cast());

@@ -56,7 +56,23 @@ impl IpAddr {
 
 /// Returns an IPv6 address as a C struct.
 pub(super) fn in6(address: [u8; 16]) -> raw::in6_addr {
-    let mut in6 = raw::in6_addr::default();
-    in6.in6_u.u6_addr8 = address;
-    in6
+    raw::in6_addr {
+        in6_u: raw::in6_addr__bindgen_ty_1 { u6_addr8: address },
+    }
+}
+
+/// Returns `N` bytes at `offset` of an IP header, or zeros if the header is too short.
+#[inline]
+pub(super) fn field<const N: usize>(header: &[u8], offset: usize) -> [u8; N] {
+    let bytes = header.get(offset..).and_then(|rest| rest.first_chunk());
+    bytes.copied().unwrap_or([0; N])
+}
+
+/// Returns the source address in an IP header.
+#[inline]
+pub(super) fn source(version: IpVersion, header: &[u8]) -> IpAddr {
+    match version {
+        IpVersion::V4 => IpAddr::V4(field(header, 12)),
+        IpVersion::V6 => IpAddr::V6(field(header, 8)),
+    }
 }

@@ -6,6 +6,7 @@
 //! CPU therefore remembers the blocks that it wrote last. It reuses the oldest one if nothing else
 //! still refers to it.
 
+use super::owner::OWNED;
 use crate::{raw, sync::PerCpu};
 use core::ptr::{self, NonNull};
 use kernel::{
@@ -44,27 +45,35 @@ struct Remembered {
     left: usize,
 }
 
-/// The per-CPU [`Remembered`], or null while no [`Memory`] exists.
+/// The per-CPU [`Remembered`], or null while no [`Prepared`] exists.
 static MEMORY: Atomic<*mut Remembered> = Atomic::new(ptr::null_mut());
 
-/// Enables the reuse of blocks while it exists. At most one exists.
-pub(super) struct Memory(PerCpu<Remembered>);
+/// Per-module state for packets: reuses their memory and allows them to have owners. At most one
+/// exists, and a module drops it last.
+///
+/// Packets can also be made without it or while it is being dropped. They then have no owners.
+pub struct Prepared(PerCpu<Remembered>);
 
-impl Memory {
-    /// Allocates the memory. Sleeps. Returns `EBUSY` if another `Memory` exists.
-    pub(super) fn new() -> Result<Self> {
+impl Prepared {
+    /// Prepares the per-CPU memory. Sleeps. Returns `EBUSY` if a `Prepared` already exists.
+    pub fn new() -> Result<Self> {
         // INVARIANT: The memory is zeroed: there are no blocks.
         let memory = PerCpu::zeroed(raw::GFP_KERNEL)?;
-        match MEMORY.cmpxchg(ptr::null_mut(), memory.as_ptr(), Full) {
-            Ok(_) => Ok(Self(memory)),
-            Err(_) => Err(EBUSY),
-        }
+        let published = MEMORY.cmpxchg(ptr::null_mut(), memory.as_ptr(), Full);
+        published.map_err(|_| EBUSY)?;
+        OWNED.reopen();
+        Ok(Self(memory))
     }
 }
 
-impl Drop for Memory {
-    /// Makes the CPUs release their blocks. Later packets use new blocks. Sleeps.
+impl Drop for Prepared {
+    /// Waits until no packet has an owner, and makes the CPUs release their blocks. Later packets
+    /// have no owners and use new blocks. Sleeps.
     fn drop(&mut self) {
+        OWNED.close();
+        // A task that was preempted in a destructor after its last access has left it when
+        // synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns, so the code can be unloaded.
+        raw::safe::shim_synchronize_rcu_tasks();
         MEMORY.store(ptr::null_mut(), Release);
         // `take` uses the memory with softirqs disabled, which is an RCU read-side section
         // (Documentation/RCU/whatisRCU.rst). After the grace period it only sees null.
@@ -76,10 +85,7 @@ impl Drop for Memory {
                 let Remembered {
                     blocks, divided, ..
                 } = remembered.read();
-                for block in blocks.into_iter().flatten() {
-                    put(block);
-                }
-                if let Some(block) = divided {
+                for block in blocks.into_iter().flatten().chain(divided) {
                     put(block);
                 }
             }
@@ -96,8 +102,8 @@ fn with_remembered<R>(f: impl FnOnce(&mut Remembered) -> R) -> Option<R> {
     if memory.is_null() || !alone {
         return None;
     }
-    // SAFETY: Softirqs are disabled, so this is an RCU read-side section, and `Memory` waits for a
-    // grace period before it frees the memory. Nothing else uses this CPU's part: a task is not
+    // SAFETY: Softirqs are disabled, so this is an RCU read-side section, and `Prepared` waits for
+    // a grace period before it frees the memory. Nothing else uses this CPU's part: a task is not
     // preempted, no softirq runs, hard interrupts and NMIs do not get here, and the callers in this
     // file pass only methods of `Remembered`, which do not call this function.
     let remembered = unsafe { &mut *raw::shim_this_cpu_ptr(memory.cast()).cast::<Remembered>() };
@@ -118,7 +124,7 @@ pub(super) fn take() -> Result<NonNull<u8>> {
 /// than a block. Any context.
 #[inline]
 pub(super) fn take_part(len: usize) -> Option<NonNull<u8>> {
-    with_remembered(|remembered| remembered.take_part(len))?.ok()
+    with_remembered(|remembered| remembered.take_part(len)).flatten()
 }
 
 /// Releases what [`take`] or [`take_part`] returned.
@@ -171,25 +177,28 @@ impl Remembered {
     }
 
     #[inline]
-    fn take_part(&mut self, len: usize) -> Result<NonNull<u8>> {
+    fn take_part(&mut self, len: usize) -> Option<NonNull<u8>> {
         let len = len.max(1).checked_next_multiple_of(PART_ALIGNMENT);
-        let len = len.filter(|len| *len <= SIZE).ok_or(EINVAL)?;
-        if self.left < len {
-            let block = self.take()?;
-            if let Some(old) = self.divided.replace(block) {
-                // SAFETY: `take` returned `old`, to which `self` owned a reference.
-                unsafe { put(old) };
+        let len = len.filter(|len| *len <= SIZE)?;
+        let block = match self.divided {
+            Some(block) if self.left >= len => block,
+            old => {
+                let block = self.take().ok()?;
+                if let Some(old) = old {
+                    // SAFETY: `take` returned `old`, to which `self` owned a reference.
+                    unsafe { put(old) };
+                }
+                (self.divided, self.left) = (Some(block), SIZE);
+                block
             }
-            self.left = SIZE;
-        }
-        let block = self.divided.ok_or(ENOMEM)?; // It exists, since `len` is not 0.
+        };
         let at = SIZE.wrapping_sub(self.left);
         self.left = self.left.wrapping_sub(len);
         // SAFETY: `self` owns a reference to the block, whose last `left` bytes are unused (type
         // invariant); `len` of them follow `at`.
         unsafe {
             raw::shim_get_page(block.as_ptr().cast());
-            Ok(block.add(at))
+            Some(block.add(at))
         }
     }
 }
@@ -199,10 +208,10 @@ mod tests {
     use super::*;
     use crate::sync::BhGuard;
 
-    /// The module owns the only `Memory`.
+    /// The module owns the only `Prepared`.
     #[test]
     fn there_is_one_memory() {
-        assert_eq!(Memory::new().err(), Some(EBUSY));
+        assert_eq!(Prepared::new().err(), Some(EBUSY));
     }
 
     /// A block that was taken, remembered or new, has one owner. A block that was given back is

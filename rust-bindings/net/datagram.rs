@@ -2,7 +2,7 @@
 
 //! The datagrams of a received packet and access to their bytes.
 
-use super::{rx::RxSkb, skb::shim_skb_shinfo, UDP_HEADER};
+use super::{addr::field, rx::RxSkb, skb::shim_skb_shinfo, UDP_HEADER};
 use crate::{crc32, raw, shared_bytes, vector::Vector};
 use core::{marker::PhantomData, num::NonZero, ptr::NonNull};
 use kernel::prelude::*;
@@ -160,7 +160,7 @@ impl<'a> Datagram<'a> {
     /// holds several datagrams.
     #[inline]
     pub fn ident(&self) -> u16 {
-        let first = u16::from_be_bytes(self.skb.ip_field(4));
+        let first = u16::from_be_bytes(field(self.skb.ip_header(), 4));
         first.wrapping_add(self.part.index)
     }
 
@@ -351,7 +351,9 @@ impl KeptDatagram {
 
     /// Returns the bytes of memory that this datagram keeps allocated: those of the whole packet.
     pub fn memory(&self) -> usize {
-        self.skb.fields().truesize()
+        // SAFETY: The packet is valid by its type invariant. Its size does not change once it was
+        // received.
+        unsafe { (*self.skb.as_raw()).truesize as usize }
     }
 
     /// Returns whether both datagrams came in one packet.
@@ -428,7 +430,7 @@ impl<'a> Fragment<'a> {
     #[inline]
     pub fn crc32_le(&self, crc: u32) -> u32 {
         // SAFETY: `data` is valid for reads of `len` bytes by the type invariant.
-        unsafe { crc32::crc32_le_raw(self.vector, crc, self.data, self.len) }
+        unsafe { crc32::crc32_le(self.vector, crc, None, self.data, self.len) }
     }
 
     /// Copies the bytes to `destination`. Returns `EINVAL` if it has another length.

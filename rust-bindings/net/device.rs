@@ -86,7 +86,6 @@ impl NetDevice {
         unsafe { &*dev.cast() }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut raw::net_device {
         self.0.get()
@@ -240,11 +239,9 @@ impl NetDevice {
     }
 
     fn own_vlan_id(&self) -> Option<u16> {
-        if !self.is_vlan() {
-            return None;
-        }
         // SAFETY: It is a VLAN device, as `vlan_dev_vlan_id` (net/8021q/vlan_core.c) requires.
-        Some(unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) })
+        let id = || unsafe { raw::shim_vlan_dev_vlan_id(self.as_raw()) };
+        self.is_vlan().then(id)
     }
 
     /// Returns whether `upper` is stacked on this device, directly or indirectly: a VLAN, a bridge,
@@ -256,25 +253,20 @@ impl NetDevice {
     }
 
     /// Calls `f` for the devices below this one, nearest first, and returns its first `Some`.
-    pub fn find_lower<T>(
-        &self,
-        _rcu: &rcu::Guard,
-        mut f: impl FnMut(&NetDevice) -> Option<T>,
-    ) -> Option<T> {
-        let mut found = None;
-        let mut examine: Examine<'_> = &mut |dev| {
-            found = f(dev);
-            found.is_some()
-        };
+    pub fn find_lower<T, F>(&self, _rcu: &rcu::Guard, f: F) -> Option<T>
+    where
+        F: FnMut(&NetDevice) -> Option<T>,
+    {
+        let mut search = (f, None);
         let mut context: raw::netdev_nested_priv = pin_init::zeroed();
-        context.data = (&raw mut examine).cast();
+        context.data = (&raw mut search).cast();
         // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
         // `netdev_walk_all_lower_dev_rcu()` (net/core/dev.c) requires. It calls `step` with
-        // `context`, whose data is `examine`, and with devices that are valid under RCU.
+        // `context`, whose data is `search`, and with devices that are valid under RCU.
         unsafe {
-            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step), &mut context);
+            raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step::<T, F>), &mut context);
         }
-        found
+        search.1
     }
 
     /// Returns the namespace of the device, which may move to another one later.
@@ -286,24 +278,22 @@ impl NetDevice {
     }
 }
 
-/// Examines a lower device. Returns whether the walk is to end.
-type Examine<'a> = &'a mut dyn FnMut(&NetDevice) -> bool;
-
-/// Examines one device. Returns 1 to end the walk.
+/// Calls the function of a search for one device. Returns 1 to end the walk.
 ///
 /// # Safety
 ///
-/// Called by the walk that `find_lower` starts.
-unsafe extern "C" fn step(
+/// Called by the walk that `find_lower` starts, with the same type parameters.
+unsafe extern "C" fn step<T, F: FnMut(&NetDevice) -> Option<T>>(
     dev: *mut raw::net_device,
     context: *mut raw::netdev_nested_priv,
 ) -> c_int {
     // SAFETY: `find_lower` passes the context to `netdev_walk_all_lower_dev_rcu()`
     // (net/core/dev.c), which calls this for one device after another with the RCU read lock held.
-    // `find_lower` does not use `examine` until the walk has ended.
+    // `find_lower` does not use the search until the walk has ended.
     unsafe {
-        let examine = &mut *(*context).data.cast::<Examine<'_>>();
-        examine(NetDevice::from_raw(dev)).into()
+        let (f, found) = &mut *(*context).data.cast::<(F, Option<T>)>();
+        *found = f(NetDevice::from_raw(dev));
+        found.is_some().into()
     }
 }
 

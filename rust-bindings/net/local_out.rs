@@ -5,19 +5,18 @@
 //! C header: `include/linux/netfilter.h`.
 
 use super::{
-    net_exit::{self, Owned},
+    addr::source,
+    net_exit::{InNamespace, NetExit, Owned},
     skb::Skb,
-    IpAddr, IpVersion, NetNs, NetRef, UdpTunnels,
+    IpAddr, IpVersion, NetNs, NetRef, IPPROTO_UDP,
 };
 use crate::raw;
 use core::{
     ffi::{c_uint, c_void},
     ptr::NonNull,
+    slice,
 };
 use kernel::{prelude::*, sync::Arc, types::Opaque};
-
-/// UDP's protocol number in an IP header (RFC 768).
-const UDP: u8 = 17;
 
 /// Offset of the destination port in a UDP header.
 const DESTINATION_PORT: i32 = 2;
@@ -27,7 +26,8 @@ pub trait LocalOut: Send + Sync + 'static {
     /// Returns whether a packet of a socket may leave. If not, the sender gets `EPERM`. Called in
     /// an RCU read-side section, in any context but a hard interrupt, on several CPUs in parallel.
     ///
-    /// Packets without a socket always leave, without a call.
+    /// Packets without a full socket always leave, without a call: those of the kernel, and those
+    /// that TCP sends before or after a connection.
     fn may_leave(&self, packet: &LocalPacket<'_>) -> bool;
 }
 
@@ -35,8 +35,8 @@ pub trait LocalOut: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `sk` is valid for `'a`, which is inside an RCU read-side section. The packet has a whole IP
-/// header of the version that its `protocol` says.
+/// `sk` is a full socket, and valid for `'a`, which is inside an RCU read-side section. The packet
+/// has a whole, linear IP header of the version that its `protocol` says.
 pub struct LocalPacket<'a> {
     skb: &'a Skb,
     sk: NonNull<raw::sock>,
@@ -49,39 +49,35 @@ impl LocalPacket<'_> {
         self.net
     }
 
-    /// Returns whether the packet is UDP. The IP header decides; if it names another protocol,
-    /// perhaps because IPv6 extension headers come first, the socket decides.
+    /// Returns the IP header, without options or extension headers.
     #[inline]
-    fn is_udp(&self) -> bool {
-        let sk = self.sk.as_ptr();
-        // SAFETY: By the type invariant, the packet has a whole IP header of this version, and the
-        // socket is valid; a full socket has a protocol (`sk_fullsock()`, include/net/sock.h).
-        unsafe {
-            let header = raw::shim_skb_network_header(self.skb.as_raw());
-            let protocol = match self.skb.version() {
-                IpVersion::V4 => *header.add(9),
-                IpVersion::V6 => *header.add(6),
-            };
-            protocol == UDP
-                || (raw::shim_sk_fullsock(sk) && raw::shim_sk_protocol(sk) == UDP.into())
-        }
+    fn ip_header(&self) -> &[u8] {
+        let len = self.skb.version().header_len();
+        // SAFETY: By the type invariant, the packet has a header of at least this length.
+        unsafe { slice::from_raw_parts(raw::shim_skb_network_header(self.skb.as_raw()), len) }
     }
 
     /// Returns the destination port if the packet is a UDP datagram. A large datagram has not yet
     /// been fragmented or segmented.
     #[inline]
     pub fn udp_destination_port(&self) -> Option<u16> {
-        if !self.is_udp() {
-            return None;
-        }
+        let protocol = match self.skb.version() {
+            IpVersion::V4 => 9,
+            IpVersion::V6 => 6,
+        };
+        let is_udp = self.ip_header().get(protocol) == Some(&IPPROTO_UDP);
         let mut port = [0; 2];
         let skb = self.skb.as_raw();
-        // SAFETY: By its type invariant, `skb` is valid; `port` is valid for two bytes.
-        // `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet. The functions
-        // that make UDP headers set the transport header to them (`udp_send_skb()`, net/ipv4/udp.c;
-        // `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`, net/ipv4/udp_tunnel_core.c;
-        // `raw_send_hdrinc()`, net/ipv4/raw.c).
+        // SAFETY: By their type invariants, the packet and the socket are valid; `port` is valid
+        // for two bytes. `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet.
+        // The functions that make UDP headers set the transport header to them (`udp_send_skb()`,
+        // net/ipv4/udp.c; `udp_v6_send_skb()`, net/ipv6/udp.c; `udp_tunnel_xmit_skb()`,
+        // net/ipv4/udp_tunnel_core.c; `raw_send_hdrinc()`, net/ipv4/raw.c).
         let result = unsafe {
+            // The header may name another protocol because IPv6 extension headers come first.
+            if !is_udp && raw::shim_sk_protocol(self.sk.as_ptr()) != IPPROTO_UDP.into() {
+                return None;
+            }
             let offset = raw::shim_skb_transport_offset(skb);
             let at = offset.saturating_add(DESTINATION_PORT);
             raw::skb_copy_bits(skb, at, port.as_mut_ptr().cast(), 2)
@@ -91,15 +87,7 @@ impl LocalPacket<'_> {
 
     /// Returns the packet's source address.
     pub fn source(&self) -> IpAddr {
-        // SAFETY: By the type invariant, the packet has a whole, linear header: at least 20 bytes
-        // of IPv4, or 40 of IPv6.
-        unsafe {
-            let header = raw::shim_skb_network_header(self.skb.as_raw());
-            match self.skb.version() {
-                IpVersion::V4 => IpAddr::V4(*header.add(12).cast()),
-                IpVersion::V6 => IpAddr::V6(*header.add(8).cast()),
-            }
-        }
+        source(self.skb.version(), self.ip_header())
     }
 
     /// Returns whether the process that opened the socket had CAP_NET_RAW over the namespace when
@@ -112,9 +100,6 @@ impl LocalPacket<'_> {
         // both stay valid while the lock is held. `security_capable()` does not sleep: the kernel
         // also calls it with spin locks held.
         unsafe {
-            if !raw::shim_sk_fullsock(sk) {
-                return false;
-            }
             raw::shim_sk_callback_lock(sk);
             let socket = raw::shim_sk_socket(sk);
             let file = if socket.is_null() {
@@ -135,108 +120,64 @@ impl LocalPacket<'_> {
 
     /// Returns the UID of the socket's owner in the initial user namespace.
     pub fn owner(&self) -> u32 {
-        let sk = self.sk.as_ptr();
-        // SAFETY: By the type invariant, the socket is valid; a full socket has an owner
+        // SAFETY: By the type invariant, the socket is valid and full: it has an owner
         // (include/net/sock.h).
+        unsafe { raw::shim_sk_uid(self.sk.as_ptr()) }
+    }
+}
+
+/// Registers a filter for the packets that sockets of a namespace send, over IPv4 and IPv6. It runs
+/// after all hooks that may change the packet (`NF_IP_PRI_LAST`). Sleeps.
+///
+/// `net` keeps the namespace from ending during the call. Returns `EOPNOTSUPP` if the kernel was
+/// built without `CONFIG_NETFILTER`.
+pub fn hook_local_out<H: LocalOut>(
+    exit: &Arc<NetExit>,
+    net: &NetRef,
+    handler: Arc<H>,
+) -> Result<InNamespace<H>> {
+    if !cfg!(CONFIG_NETFILTER) {
+        return Err(crate::errno::not_supported());
+    }
+    let data = Arc::as_ptr(&handler).cast_mut().cast();
+    let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
+    let create = || {
+        // SAFETY: The namespace is valid, and `ops` is valid for writes and lives until it is
+        // unregistered. Netfilter may call `hook` from here on.
         unsafe {
-            if raw::shim_sk_fullsock(sk) {
-                raw::shim_sk_uid(sk)
-            } else {
-                0
-            }
-        }
-    }
-}
-
-/// A registered [`LocalOut`] filter for the packets that sockets of one namespace send, over IPv4
-/// and IPv6. It runs after all hooks that may change the packet (`NF_IP_PRI_LAST`).
-///
-/// # Invariants
-///
-/// Until `net_exit` has unregistered the hook, `_ops` is its, with `_handler` as `priv`.
-pub struct LocalOutHook<H: LocalOut> {
-    id: net_exit::Id,
-    _ops: KBox<Opaque<raw::nf_hook_ops>>,
-    _handler: Arc<H>,
-    _tunnels: Arc<UdpTunnels>,
-}
-
-// SAFETY: A hook belongs to no thread; `H` is `Send` and `Sync`.
-unsafe impl<H: LocalOut> Send for LocalOutHook<H> {}
-// SAFETY: No method takes a shared reference.
-unsafe impl<H: LocalOut> Sync for LocalOutHook<H> {}
-
-impl<H: LocalOut> LocalOutHook<H> {
-    /// Registers a hook. Sleeps.
-    ///
-    /// `net` keeps the namespace from ending during the call. If the namespace ends later,
-    /// `tunnels` unregisters the hook. Returns `EOPNOTSUPP` if the kernel was built without
-    /// `CONFIG_NETFILTER`.
-    pub fn register(tunnels: &Arc<UdpTunnels>, net: &NetRef, handler: Arc<H>) -> Result<Self> {
-        let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
-        let data = Arc::as_ptr(&handler).cast_mut().cast();
-        // SAFETY: `ops` is valid for writes, and nothing else has its address yet. If `register`
-        // succeeds, the hook is registered in `net`. Nothing but the list unregisters it.
-        let id = unsafe {
             raw::shim_nf_local_out_init(ops.get(), Some(hook::<H>), data);
-            net_exit::add(net, || {
-                register(net, ops.get()).map(|()| Owned::Hook(ops.get()))
-            })
-        }?;
-        // INVARIANT: The hook is `ops`, whose `priv` points to `handler`.
-        Ok(Self {
-            id,
-            _ops: ops,
-            _handler: handler,
-            _tunnels: tunnels.clone(),
-        })
-    }
-}
-
-/// Registers a hook.
-#[cfg(CONFIG_NETFILTER)]
-fn register(net: &NetNs, ops: *mut raw::nf_hook_ops) -> Result {
-    // SAFETY: The namespace is valid, and `ops` is initialised. The caller keeps it until it is
-    // unregistered. Netfilter may call `hook` from here on.
-    kernel::error::to_result(unsafe { raw::nf_register_net_hook(net.as_raw(), ops) })
-}
-
-/// Registers a hook.
-#[cfg(not(CONFIG_NETFILTER))]
-fn register(_net: &NetNs, _ops: *mut raw::nf_hook_ops) -> Result {
-    Err(crate::errno::not_supported())
-}
-
-impl<H: LocalOut> Drop for LocalOutHook<H> {
-    /// Unregisters the hook and waits for the handler. Sleeps.
-    fn drop(&mut self) {
-        // Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
-        // include/linux/netfilter.h), which this waits for.
-        net_exit::release(self.id);
-    }
+            #[cfg(CONFIG_NETFILTER)]
+            kernel::error::to_result(raw::nf_register_net_hook(net.as_raw(), ops.get()))?;
+        }
+        Ok(Owned::Hook(ops))
+    };
+    // SAFETY: `create` returns a hook that is registered in `net`, and that nothing else
+    // unregisters. Netfilter calls hooks inside RCU read-side sections (`nf_hook()`,
+    // include/linux/netfilter.h).
+    unsafe { InNamespace::new(exit, net, handler, create) }
 }
 
 /// Asks the handler whether a packet may leave.
 ///
 /// # Safety
 ///
-/// Only netfilter calls this, as the hook of a [`LocalOutHook<H>`] with its `priv`.
+/// Only netfilter calls this, as a hook of [`hook_local_out`], whose `H` is `data`.
 unsafe extern "C" fn hook<H: LocalOut>(
     data: *mut c_void,
     skb: *mut raw::sk_buff,
     state: *const raw::nf_hook_state,
 ) -> c_uint {
     // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its caller keeps
-    // the namespace. `drop` keeps the handler until no CPU is in the hook.
+    // the namespace and the socket. `InNamespace` keeps the handler until no CPU is in the hook.
     let (skb, sk, net, handler) = unsafe {
         (
             Skb::from_raw(skb),
-            (*state).sk,
+            NonNull::new((*state).sk).filter(|sk| raw::shim_sk_fullsock(sk.as_ptr())),
             NetNs::from_raw((*state).net),
             &*data.cast::<H>(),
         )
     };
-    let Some(sk) = NonNull::new(sk) else {
+    let Some(sk) = sk else {
         return raw::NF_ACCEPT;
     };
     // INVARIANT: The callers of `nf_hook()` (`__ip_local_out()`, net/ipv4/ip_output.c;

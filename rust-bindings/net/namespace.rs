@@ -55,7 +55,6 @@ impl NetNs {
         unsafe { &*net.cast() }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut raw::net {
         self.0.get()
@@ -96,15 +95,6 @@ impl NetNs {
         }
     }
 }
-
-impl PartialEq for NetNs {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        core::ptr::eq(self, other)
-    }
-}
-
-impl Eq for NetNs {}
 
 /// A reference that keeps a namespace from ending.
 pub struct NetRef(NonNull<raw::net>);

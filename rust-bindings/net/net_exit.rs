@@ -7,12 +7,23 @@
 
 use super::NetRef;
 use crate::raw;
-use kernel::prelude::*;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full},
+        Arc,
+    },
+    types::Opaque,
+};
 
 kernel::sync::global_lock! {
-    // SAFETY: `prepare` initialises it, before there can be an entry.
-    unsafe(uninit) static ENTRIES: Mutex<Entries> = Entries::new();
+    // SAFETY: `NetExit::register` initialises it, before there can be an entry.
+    unsafe(uninit) static ENTRIES: Mutex<Entries> = Entries { list: KVec::new(), made: 0 };
 }
+
+/// Whether a [`NetExit`] was registered.
+static REGISTERED: Atomic<i32> = Atomic::new(0);
 
 /// The sockets and hooks that have not been released.
 struct Entries {
@@ -21,31 +32,18 @@ struct Entries {
     made: u64,
 }
 
-impl Entries {
-    const fn new() -> Self {
-        Self {
-            list: KVec::new(),
-            made: 0,
-        }
-    }
-}
-
 /// A socket or hook.
 pub(super) enum Owned {
     /// A socket that `setup_udp_tunnel_sock()` has configured.
     Socket(*mut raw::sock),
     /// A hook that is registered.
-    Hook(*mut raw::nf_hook_ops),
+    Hook(KBox<Opaque<raw::nf_hook_ops>>),
 }
-
-/// Identifies a socket or hook, also after its release. (Its memory may be that of another one
-/// then.)
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Id(u64);
 
 /// A socket or hook that has not been released.
 struct Entry {
-    id: Id,
+    /// Identifies the entry. (The memory of a released one may be that of another one.)
+    id: u64,
     owned: Owned,
     net: *mut raw::net,
 }
@@ -53,79 +51,147 @@ struct Entry {
 // SAFETY: Neither the socket or hook nor the namespace belongs to a thread.
 unsafe impl Send for Entry {}
 
-/// Initialises the list.
+/// Registration for the end of namespaces: the sockets and hooks of a namespace that ends are
+/// released, even if their owners still have them. They receive nothing from then on.
 ///
-/// # Safety
+/// A module keeps a reference until it is unloaded, and drops it last and without RTNL. Dropping
+/// the last reference waits for namespaces that begin or end, which take RTNL.
 ///
-/// Called once, before any other function of this file.
-pub(super) unsafe fn prepare() {
-    // SAFETY: The caller guarantees that this is the only call, and the first one.
-    unsafe { ENTRIES.init() };
+/// # Invariants
+///
+/// `ops` is registered.
+#[pin_data(PinnedDrop)]
+pub struct NetExit {
+    #[pin]
+    ops: Opaque<raw::pernet_operations>,
 }
 
-/// Frees the list, which is empty by now.
-pub(super) fn end() {
-    // Statics are not dropped, so free the memory here.
-    ENTRIES.lock().list = KVec::new();
+// SAFETY: Any task may unregister the operations: `pernet_ops_rwsem` (net/core/net_namespace.c)
+// protects their list.
+unsafe impl Send for NetExit {}
+// SAFETY: No method takes a shared reference.
+unsafe impl Sync for NetExit {}
+
+impl NetExit {
+    /// Registers for the end of namespaces, once per module. Returns `EBUSY` on the second call.
+    /// Sleeps.
+    pub fn register() -> Result<Arc<Self>> {
+        if REGISTERED.xchg(1, Full) != 0 {
+            return Err(EBUSY);
+        }
+        // SAFETY: `REGISTERED` is never cleared, so this runs once. It precedes every use: a socket
+        // or hook needs the value returned here, and the operations are registered below.
+        unsafe { ENTRIES.init() };
+        Arc::pin_init(
+            try_pin_init!(Self {
+                // INVARIANT: If this fails, there is no `Self`; otherwise the operations are
+                // registered.
+                ops <- Opaque::try_ffi_init(|slot: *mut raw::pernet_operations| {
+                    let mut ops: raw::pernet_operations = pin_init::zeroed();
+                    ops.exit = Some(namespace_exit);
+                    // SAFETY: `slot` is valid for writes of the struct, and pinned. `drop`
+                    // unregisters it before its memory is freed (`register_pernet_subsys()`,
+                    // net/core/net_namespace.c).
+                    to_result(unsafe {
+                        slot.write(ops);
+                        raw::register_pernet_subsys(slot)
+                    })
+                }),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
 }
 
-/// Creates a socket or hook of a namespace. It is valid until [`release`] or the end of the
-/// namespace.
-///
-/// # Safety
-///
-/// `create` returns a valid socket or hook of this namespace, and leaves it to the list.
-pub(super) unsafe fn add(net: &NetRef, create: impl FnOnce() -> Result<Owned>) -> Result<Id> {
-    // Reserve an entry first, so that nothing can fail once there is a socket or hook.
-    let mut entries = ENTRIES.lock();
-    entries.list.reserve(1, GFP_KERNEL)?;
-    let owned = create()?;
-    entries.made = entries.made.wrapping_add(1);
-    let id = Id(entries.made);
-    entries.list.push_within_capacity(Entry {
-        id,
-        owned,
-        net: net.as_raw(),
-    })?;
-    Ok(id)
+#[pinned_drop]
+impl PinnedDrop for NetExit {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: The operations are registered by the type invariant. `unregister_pernet_subsys()`
+        // (net/core/net_namespace.c) calls `exit` for each namespace. It finds no socket or hook,
+        // because each holds a reference to `self`.
+        unsafe { raw::unregister_pernet_subsys(self.ops.get()) };
+        // Statics are not dropped, so free the memory here.
+        ENTRIES.lock().list = KVec::new();
+        // A softirq that found a socket before it was released may still be about to enter its
+        // handler, whose code may soon be unloaded.
+        raw::safe::synchronize_net();
+    }
 }
 
-/// Releases the socket or hook, unless its namespace has ended, and waits until no CPU uses it.
-/// Sleeps.
-pub(super) fn release(id: Id) {
-    release_all(|entry| entry.id == id);
-    // Both are used only in RCU read-side sections.
-    raw::safe::synchronize_net();
+/// A socket or hook of a network namespace, with its handler `H`. Dropping it releases the socket
+/// or hook, unless the namespace has ended, and waits for the handler. This sleeps.
+pub struct InNamespace<H> {
+    id: u64,
+    _handler: Arc<H>,
+    _exit: Arc<NetExit>,
+}
+
+impl<H> InNamespace<H> {
+    /// Creates a socket or hook of a namespace. It is valid until the result is dropped or the
+    /// namespace ends, and `handler` until a grace period after that.
+    ///
+    /// # Safety
+    ///
+    /// `create` returns a valid socket or hook of this namespace, and nothing else releases it.
+    pub(super) unsafe fn new(
+        exit: &Arc<NetExit>,
+        net: &NetRef,
+        handler: Arc<H>,
+        create: impl FnOnce() -> Result<Owned>,
+    ) -> Result<Self> {
+        // Reserve an entry first, so that nothing can fail once there is a socket or hook.
+        let mut entries = ENTRIES.lock();
+        entries.list.reserve(1, GFP_KERNEL)?;
+        let owned = create()?;
+        entries.made = entries.made.wrapping_add(1);
+        let (id, net) = (entries.made, net.as_raw());
+        let entry = Entry { id, owned, net };
+        entries.list.push_within_capacity(entry)?;
+        Ok(Self {
+            id,
+            _handler: handler,
+            _exit: exit.clone(),
+        })
+    }
+}
+
+impl<H> Drop for InNamespace<H> {
+    fn drop(&mut self) {
+        release(|entry| entry.id == self.id);
+    }
 }
 
 /// Releases the sockets and hooks of a namespace that is ending.
 ///
 /// # Safety
 ///
-/// Called as `exit` of `struct pernet_operations`, after [`prepare`]. `net` is only compared.
-pub(super) unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
-    release_all(|entry| entry.net == net);
+/// Called as `exit` of `struct pernet_operations` of a [`NetExit`]. `net` is only compared.
+unsafe extern "C" fn namespace_exit(net: *mut raw::net) {
+    release(|entry| entry.net == net);
 }
 
-/// Releases what these entries name, and removes them from the list.
-fn release_all(which: impl Fn(&Entry) -> bool) {
-    ENTRIES.lock().list.retain(|entry| {
-        if !which(entry) {
-            return true;
-        }
-        match entry.owned {
-            // SAFETY: `add` guarantees a tunnel socket. A socket in the list has not been released,
-            // and the list stays locked until the entry is removed (`udp_tunnel_sock_release()`,
+/// Releases the sockets and hooks of these entries, and waits until no CPU uses them.
+fn release(which: impl Fn(&Entry) -> bool) {
+    let mut entries = ENTRIES.lock();
+    while let Some(at) = entries.list.iter().position(&which) {
+        let Ok(entry) = entries.list.remove(at) else {
+            return;
+        };
+        match &entry.owned {
+            // SAFETY: `InNamespace::new` guarantees a tunnel socket. Nothing else releases those of
+            // entries, and the list is locked (`udp_tunnel_sock_release()`,
             // net/ipv4/udp_tunnel_core.c).
-            Owned::Socket(sk) => unsafe { raw::udp_tunnel_sock_release(sk) },
+            Owned::Socket(sk) => unsafe { raw::udp_tunnel_sock_release(*sk) },
             #[cfg(CONFIG_NETFILTER)]
-            // SAFETY: `add` guarantees a registered hook of `net`. The list stays locked until the
-            // entry is removed, so `net` has not yet ended (`nf_unregister_net_hook()`,
-            // net/netfilter/core.c).
-            Owned::Hook(ops) => unsafe { raw::nf_unregister_net_hook(entry.net, ops) },
+            // SAFETY: `InNamespace::new` guarantees a registered hook of `net`. Nothing else
+            // releases those of entries, and `net` ends only after `namespace_exit`, which the
+            // locked list holds up (`nf_unregister_net_hook()`, net/netfilter/core.c).
+            Owned::Hook(ops) => unsafe { raw::nf_unregister_net_hook(entry.net, ops.get()) },
             #[cfg(not(CONFIG_NETFILTER))]
             Owned::Hook(_) => {}
         }
-        false
-    });
+        // The handlers and the hook's `ops` are used in RCU read-side sections only
+        // (net/netfilter/nfnetlink_hook.c).
+        raw::safe::synchronize_net();
+    }
 }

@@ -9,10 +9,10 @@ use crate::raw;
 use kernel::{error::to_result, ffi, prelude::*, types::Opaque};
 
 /// A handler for events of network devices.
-pub trait NetdevEvents: Send + Sync + 'static {
+pub trait NetdevEvents: 'static {
     /// Called when a device is being unregistered or leaves its namespace (`NETDEV_UNREGISTER`):
     /// references to it must be dropped. RTNL is held. May sleep.
-    fn unregister(&self, dev: &NetDevice);
+    fn unregister(dev: &NetDevice);
 }
 
 /// Calls a [`NetdevEvents`] handler for the events of all devices of all namespaces until it is
@@ -20,27 +20,22 @@ pub trait NetdevEvents: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `block` is registered, with `notify::<T>` as its function.
+/// `block` is registered.
 #[pin_data(PinnedDrop)]
-pub struct NetdevNotifier<T: NetdevEvents> {
-    // The handler must be initialised before `block`, whose registration already delivers events.
-    // Fields are initialised in order.
-    handler: T,
+pub struct NetdevNotifier {
     #[pin]
     block: Opaque<raw::notifier_block>,
 }
 
-// SAFETY: Any task may unregister the block (`unregister_netdevice_notifier()`, net/core/dev.c);
-// `handler` is `Send`.
-unsafe impl<T: NetdevEvents> Send for NetdevNotifier<T> {}
-// SAFETY: Shared references reach `handler` only, which is `Sync`.
-unsafe impl<T: NetdevEvents> Sync for NetdevNotifier<T> {}
+// SAFETY: Any task may unregister the block (`unregister_netdevice_notifier()`, net/core/dev.c).
+unsafe impl Send for NetdevNotifier {}
+// SAFETY: No method takes a shared reference.
+unsafe impl Sync for NetdevNotifier {}
 
-impl<T: NetdevEvents> NetdevNotifier<T> {
+impl NetdevNotifier {
     /// Registers a handler. Takes RTNL.
-    pub fn new(handler: T) -> impl PinInit<Self, Error> {
+    pub fn new<T: NetdevEvents>() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            handler,
             // INVARIANT: If this fails, there is no `Self`; otherwise the block is registered.
             block <- Opaque::try_ffi_init(|slot: *mut raw::notifier_block| {
                 // SAFETY: `slot` is valid for writes of a notifier block, and pinned. `drop`
@@ -60,7 +55,7 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
 }
 
 #[pinned_drop]
-impl<T: NetdevEvents> PinnedDrop for NetdevNotifier<T> {
+impl PinnedDrop for NetdevNotifier {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: The block is registered by the type invariant. `unregister_netdevice_notifier()`
         // (net/core/dev.c) takes RTNL, under which the chain is called, so no call is running
@@ -73,23 +68,16 @@ impl<T: NetdevEvents> PinnedDrop for NetdevNotifier<T> {
 ///
 /// # Safety
 ///
-/// Only netdevice notifier chains call this, for the `block` of a [`NetdevNotifier<T>`].
+/// Only netdevice notifier chains call this, for the block of a [`NetdevNotifier`].
 unsafe extern "C" fn notify<T: NetdevEvents>(
-    block: *mut raw::notifier_block,
+    _block: *mut raw::notifier_block,
     event: ffi::c_ulong,
     info: *mut ffi::c_void,
 ) -> ffi::c_int {
-    let notifier = block
-        .wrapping_byte_sub(core::mem::offset_of!(NetdevNotifier<T>, block))
-        .cast::<NetdevNotifier<T>>();
-    // SAFETY: The block is inside a pinned `NetdevNotifier<T>`, whose handler is initialised before
-    // the block is registered and dropped after it is unregistered. Only the handler is borrowed:
-    // the `block` field may still be uninitialised for Rust, and C changes it.
-    let handler = unsafe { &(*notifier).handler };
     if event == raw::netdev_cmd_NETDEV_UNREGISTER as ffi::c_ulong {
         // SAFETY: `call_netdevice_notifiers_info()` and `call_netdevice_notifier()`
         // (net/core/dev.c) pass a `struct netdev_notifier_info`, whose device has a reference.
-        handler.unregister(unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) });
+        T::unregister(unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) });
     }
     raw::NOTIFY_DONE as ffi::c_int
 }

@@ -68,22 +68,10 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
     // `set_owner` gave up. Nothing else writes to the field: only packets with
     // `SKBFL_ZEROCOPY_ENABLE` use it differently, and `pskb_expand_head()` copies it.
     unsafe {
-        let owner = Arc::from_raw(
-            (*destructor_arg(Skb::from_raw(skb)))
-                .cast::<T>()
-                .cast_const(),
-        );
+        let owner = *destructor_arg(Skb::from_raw(skb));
+        let owner = Arc::from_raw(owner.cast::<T>().cast_const());
         owner.packet_left();
         drop(owner);
         OWNED.leave();
     }
-}
-
-/// Forbids new owners, and waits until no packet has an owner and no destructor runs, so that the
-/// module with the destructor can be unloaded. Sleeps.
-pub(super) fn close() {
-    OWNED.close();
-    // A task that was preempted in a destructor after its last access has left it when
-    // synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns.
-    raw::safe::shim_synchronize_rcu_tasks();
 }

@@ -20,18 +20,11 @@ pub struct PacketWriter<'a> {
     start: *mut u8,
     filled: usize,
     len: usize,
-    sum: Option<Sum>,
+    /// A checksum of written bytes, and the offset up to which it covers them; at most `filled`.
+    sum: Option<(u32, usize)>,
     /// Used for copies and checksums.
     vector: &'a Vector,
     _memory: PhantomData<&'a mut [u8]>,
-}
-
-/// A checksum of the written bytes.
-struct Sum {
-    crc: u32,
-    /// Offset up to which `crc` covers the bytes; at most `filled`. Later bytes are not yet
-    /// included.
-    end: usize,
 }
 
 impl<'a> PacketWriter<'a> {
@@ -87,15 +80,14 @@ impl<'a> PacketWriter<'a> {
     /// [`Vector::crc32_le`].
     #[inline]
     pub fn start_sum(&mut self, crc: u32) {
-        let end = self.filled;
-        self.sum = Some(Sum { crc, end });
+        self.sum = Some((crc, self.filled));
     }
 
     /// Ends the checksum and returns its value over all bytes since [`start_sum`](Self::start_sum).
     /// Returns 0 if none was started.
     #[inline]
     pub fn end_sum(&mut self) -> u32 {
-        let Some(Sum { crc, end }) = self.sum.take() else {
+        let Some((crc, end)) = self.sum.take() else {
             return 0;
         };
         match self.filled().get(end..) {
@@ -143,9 +135,8 @@ impl<'a> PacketWriter<'a> {
             let to = self.start.add(self.filled);
             match sum {
                 Some(crc) => {
-                    let crc = crc32::copy_raw(self.vector, crc, to, source, len);
-                    let end = self.filled.wrapping_add(len);
-                    self.sum = Some(Sum { crc, end });
+                    let crc = crc32::crc32_le(self.vector, crc, Some(to), source, len);
+                    self.sum = Some((crc, self.filled.wrapping_add(len)));
                 }
                 None => vector::copy(self.vector, to, source, len),
             }

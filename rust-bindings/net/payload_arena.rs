@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn bytes_stay_where_they_are() -> Result {
         let _guard = BhGuard::new();
-        let vector = Vector::new();
+        let vector = Vector::default();
         let mut arena = PayloadArena::default();
         let mut starts = KVec::new();
         for number in 0..7u8 {

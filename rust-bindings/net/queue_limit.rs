@@ -41,14 +41,12 @@ impl QueueLimit {
         }
     }
 
-    /// Records that the consumer has taken `count` objects, which must have been recorded before.
-    pub fn completed(&mut self, count: u32) {
-        if count == 0 {
-            return;
-        }
-        let queued = self.0.num_queued.wrapping_sub(self.0.num_completed);
+    /// Records that the consumer has taken an object, which must have been recorded before.
+    pub fn completed(&mut self) {
         // More than the number queued would be a BUG in dql_completed().
-        dql_completed(&mut self.0, count.min(queued));
+        if self.0.num_queued != self.0.num_completed {
+            dql_completed(&mut self.0, 1);
+        }
     }
 
     /// Returns how many more objects may be queued: up to one beyond the limit, so that the limit

@@ -4,16 +4,13 @@
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
-use super::{addr::in6, IpAddr, IpVersion, NetDevice};
+use super::{addr::in6, IpAddr, IpVersion, NetDevice, IPPROTO_UDP};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
     error::{code::*, from_err_ptr, to_result, Result},
     sync::rcu,
 };
-
-/// Protocol number of UDP in IP headers (a value of an anonymous enum in C).
-const IPPROTO_UDP: u8 = 17;
 
 /// The key of a route lookup: the fields of a UDP packet that routing may depend on.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +25,6 @@ pub struct Flow {
     pub source_port: u16,
     /// UDP destination port.
     pub destination_port: u16,
-    /// Firewall mark; 0 for none.
-    pub mark: u32,
 }
 
 /// A route for packets of a [`Flow`] (`struct dst_entry`). The stack resolves the next hop.
@@ -77,8 +72,7 @@ impl Route {
     fn destination(dev: &NetDevice, flow: &Flow) -> Result<*mut raw::dst_entry> {
         let guard = rcu::read_lock();
         let net = dev.net(&guard).as_raw();
-        let (source_port, destination_port) =
-            (flow.source_port.to_be(), flow.destination_port.to_be());
+        let (sport, dport) = (flow.source_port.to_be(), flow.destination_port.to_be());
         match (flow.source, flow.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let mut fl4: raw::flowi4 = pin_init::zeroed();
@@ -90,12 +84,11 @@ impl Route {
                     raw::shim_flowi4_init(
                         &mut fl4,
                         dev.ifindex(),
-                        flow.mark,
                         flow.tos,
                         u32::from_ne_bytes(source),
                         u32::from_ne_bytes(destination),
-                        source_port,
-                        destination_port,
+                        sport,
+                        dport,
                     );
                     let rt = raw::ip_route_output_flow(net, &mut fl4, ptr::null());
                     Ok(raw::shim_rtable_dst(from_err_ptr(rt)?))
@@ -104,12 +97,11 @@ impl Route {
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let mut fl6: raw::flowi6 = pin_init::zeroed();
                 fl6.__fl_common.flowic_oif = dev.ifindex();
-                fl6.__fl_common.flowic_mark = flow.mark;
                 fl6.__fl_common.flowic_proto = IPPROTO_UDP;
                 fl6.saddr = in6(source);
                 fl6.daddr = in6(destination);
-                fl6.uli.ports.sport = source_port;
-                fl6.uli.ports.dport = destination_port;
+                fl6.uli.ports.sport = sport;
+                fl6.uli.ports.dport = dport;
                 // SAFETY: `fl6` is valid, and the namespace is valid under RCU.
                 // `ip6_dst_lookup_flow` (net/ipv6/ip6_output.c) accepts a null socket. It returns
                 // an error or a reference that the caller owns.
@@ -122,7 +114,6 @@ impl Route {
         }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::dst_entry {
         self.dst.as_ptr()

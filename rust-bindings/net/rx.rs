@@ -5,6 +5,7 @@
 //! C header: `include/linux/skbuff.h`.
 
 use super::{
+    addr::{field, source},
     datagram::Fragment,
     skb::{shim_skb_headlen, shim_skb_shinfo, Skb},
     IpAddr, IpVersion, UDP_HEADER,
@@ -85,17 +86,6 @@ impl RxSkb {
         }
     }
 
-    /// Returns `N` bytes at `offset` of the IP header, or zeros if the header is too short, which
-    /// the type invariant rules out.
-    #[inline]
-    pub(super) fn ip_field<const N: usize>(&self, offset: usize) -> [u8; N] {
-        self.ip_header()
-            .get(offset..)
-            .and_then(|rest| rest.first_chunk())
-            .copied()
-            .unwrap_or([0; N])
-    }
-
     /// Returns the UDP header. If the packet holds several datagrams, it has their total length.
     #[inline]
     pub(super) fn udp_header(&self) -> &[u8; UDP_HEADER] {
@@ -106,18 +96,15 @@ impl RxSkb {
     /// Returns the source address.
     #[inline]
     pub fn source(&self) -> IpAddr {
-        match self.version() {
-            IpVersion::V4 => IpAddr::V4(self.ip_field(12)),
-            IpVersion::V6 => IpAddr::V6(self.ip_field(8)),
-        }
+        source(self.version(), self.ip_header())
     }
 
     /// Returns the destination address.
     #[inline]
     pub fn destination(&self) -> IpAddr {
         match self.version() {
-            IpVersion::V4 => IpAddr::V4(self.ip_field(16)),
-            IpVersion::V6 => IpAddr::V6(self.ip_field(24)),
+            IpVersion::V4 => IpAddr::V4(field(self.ip_header(), 16)),
+            IpVersion::V6 => IpAddr::V6(field(self.ip_header(), 24)),
         }
     }
 
@@ -125,8 +112,8 @@ impl RxSkb {
     #[inline]
     pub fn tos(&self) -> u8 {
         match self.version() {
-            IpVersion::V4 => u8::from_be_bytes(self.ip_field(1)),
-            IpVersion::V6 => (u16::from_be_bytes(self.ip_field(0)) >> 4) as u8,
+            IpVersion::V4 => u8::from_be_bytes(field(self.ip_header(), 1)),
+            IpVersion::V6 => (u16::from_be_bytes(field(self.ip_header(), 0)) >> 4) as u8,
         }
     }
 
@@ -163,15 +150,14 @@ impl RxSkb {
     pub(super) fn lengths_agree(&self) -> bool {
         let &[_, _, _, _, high, low, _, _] = self.udp_header();
         let udp = usize::from(u16::from_be_bytes([high, low]));
-        let ip = match self.version() {
-            IpVersion::V4 => {
-                let total = u16::from_be_bytes(self.ip_field(2));
-                usize::from(total).checked_sub(self.ip_header().len())
-            }
+        let header = self.ip_header();
+        let (ip, excess) = match self.version() {
+            IpVersion::V4 => (field(header, 2), header.len()),
             // This length excludes the IPv6 header.
-            IpVersion::V6 => Some(u16::from_be_bytes(self.ip_field(4)).into()),
+            IpVersion::V6 => (field(header, 4), 0),
         };
-        udp == self.payload_len().wrapping_add(UDP_HEADER) && ip == Some(udp)
+        udp == self.payload_len().wrapping_add(UDP_HEADER)
+            && usize::from(u16::from_be_bytes(ip)) == udp.wrapping_add(excess)
     }
 
     /// Returns the bytes of UDP payload, of all datagrams together.
@@ -189,14 +175,10 @@ impl RxSkb {
     /// Returns the linear part of the payload. It may be empty or hold the whole payload.
     #[inline]
     pub(super) fn head(&self) -> &[u8] {
+        let len = shim_skb_headlen(self.fields()) as usize;
         // SAFETY: By the type invariant, data starts at the payload. The next `skb_headlen` bytes
         // are in the linear buffer, which only the kernel can access and nothing writes to.
-        unsafe {
-            slice::from_raw_parts(
-                (*self.as_raw()).data,
-                shim_skb_headlen(self.fields()) as usize,
-            )
-        }
+        unsafe { slice::from_raw_parts((*self.as_raw()).data, len) }
     }
 
     /// Copies `destination.len()` bytes of the payload, starting at `offset`. Returns `EFAULT` if

@@ -45,7 +45,6 @@ impl Skb {
         unsafe { &*skb.cast() }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
         self.0.get()
@@ -71,13 +70,5 @@ impl Skb {
     #[inline]
     pub(super) fn tailroom(&self) -> usize {
         usize::try_from(shim_skb_tailroom(self)).unwrap_or(0)
-    }
-
-    /// Returns the bytes of memory that the packet occupies, which do not change once it was
-    /// received.
-    #[inline]
-    pub(super) fn truesize(&self) -> usize {
-        // SAFETY: The packet is valid by the type invariant.
-        unsafe { (*self.as_raw()).truesize as usize }
     }
 }

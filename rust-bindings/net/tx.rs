@@ -32,17 +32,6 @@ pub struct TxSkb {
 // SAFETY: A packet belongs to no thread.
 unsafe impl Send for TxSkb {}
 
-/// Number and size of the IP packets that a `TxSkb` becomes on the wire.
-#[derive(Clone, Copy)]
-pub(super) struct OnTheWire {
-    /// Number of datagrams.
-    pub(super) packets: u32,
-    /// Bytes of all IP packets together.
-    pub(super) bytes: u64,
-    /// Bytes of the longest IP packet.
-    pub(super) longest: u32,
-}
-
 impl TxSkb {
     /// Allocates a packet with headroom for the headers that the route needs, and with room for
     /// `capacity` bytes of linear payload. If that is `None`, all payload goes into page fragments.
@@ -91,7 +80,6 @@ impl TxSkb {
         }
     }
 
-    /// Returns a pointer to the C struct.
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
         self.skb.as_ptr()
@@ -105,8 +93,8 @@ impl TxSkb {
 
     /// Transfers ownership of the C struct to the caller.
     #[inline]
-    pub(super) fn into_raw(self) -> *mut raw::sk_buff {
-        core::mem::ManuallyDrop::new(self).as_raw()
+    pub(super) fn into_raw(self) -> NonNull<raw::sk_buff> {
+        core::mem::ManuallyDrop::new(self).skb
     }
 
     /// Takes back ownership of a packet from [`into_raw`](Self::into_raw).
@@ -265,8 +253,9 @@ impl TxSkb {
         unsafe { (*shim_skb_shinfo(self.fields())).tskey = key };
     }
 
-    /// Returns the number and size of the IP packets on the wire.
-    pub(super) fn on_the_wire(&self) -> OnTheWire {
+    /// Returns the number of IP packets that this becomes on the wire, the bytes of all of them
+    /// together, and those of the longest one.
+    pub(super) fn on_the_wire(&self) -> (u32, u64, u32) {
         let (skb, len) = (self.fields(), self.fields().len());
         let shared = shim_skb_shinfo(skb);
         // SAFETY: `self` owns the packet (type invariant).
@@ -277,14 +266,9 @@ impl TxSkb {
             1 => len,
             _ => u32::from(size).wrapping_add(headers),
         };
-        OnTheWire {
-            packets: segments,
-            // All terms are far below 2^32.
-            bytes: u64::from(segments.saturating_sub(1))
-                .wrapping_mul(headers.into())
-                .wrapping_add(len.into()),
-            longest,
-        }
+        // All terms are far below 2^32.
+        let more = segments.saturating_sub(1).wrapping_mul(headers);
+        (segments, u64::from(len.wrapping_add(more)), longest)
     }
 
     /// Writes the IP and UDP headers, and sets the route. `ip` has no options or extension headers.

@@ -17,10 +17,11 @@ use kernel::{error::code::EMSGSIZE, sync::rcu};
 /// # Invariants
 ///
 /// `head` starts a list of packets, linked by `next`, that came from [`TxSkb::into_raw`]. `tail` is
-/// the last of them, or null if the list is empty.
+/// the last of them.
+#[derive(Default)]
 pub struct TxQueue {
-    head: *mut raw::sk_buff,
-    tail: *mut raw::sk_buff,
+    head: Option<NonNull<raw::sk_buff>>,
+    tail: Option<NonNull<raw::sk_buff>>,
 }
 
 // SAFETY: Packets do not belong to a thread.
@@ -42,19 +43,16 @@ pub struct XmitStats {
 
 /// Returns the address of the field that links a packet to the next one.
 #[inline]
-fn next(skb: *mut raw::sk_buff) -> *mut *mut raw::sk_buff {
-    skb.wrapping_byte_add(offset_of!(
-        raw::sk_buff,
-        __bindgen_anon_1.__bindgen_anon_1.next
-    ))
-    .cast()
+fn next(skb: NonNull<raw::sk_buff>) -> *mut *mut raw::sk_buff {
+    let offset = offset_of!(raw::sk_buff, __bindgen_anon_1.__bindgen_anon_1.next);
+    skb.as_ptr().wrapping_byte_add(offset).cast()
 }
 
 impl TxQueue {
     /// Returns whether the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head.is_null()
+        self.head.is_none()
     }
 
     /// Appends a packet whose headers have been written.
@@ -65,29 +63,25 @@ impl TxQueue {
         // `tail`.
         unsafe {
             *next(skb) = ptr::null_mut();
-            if self.tail.is_null() {
-                self.head = skb;
-            } else {
-                *next(self.tail) = skb;
+            match self.tail {
+                Some(tail) => *next(tail) = skb.as_ptr(),
+                None => self.head = Some(skb),
             }
         }
         // INVARIANT: The list has one more packet, which is its last.
-        self.tail = skb;
+        self.tail = Some(skb);
     }
 
     /// Removes the first packet and returns it.
     #[inline]
     fn pop(&mut self) -> Option<TxSkb> {
-        let skb = NonNull::new(self.head)?;
+        let skb = self.head?;
         // SAFETY: By the type invariant, the queue owns the packet, which came from `into_raw`. It
         // is removed from the list.
         unsafe {
-            let next = next(skb.as_ptr());
             // INVARIANT: The list starts with the next packet, or becomes empty.
-            self.head = core::mem::replace(&mut *next, ptr::null_mut());
-            if self.head.is_null() {
-                self.tail = ptr::null_mut();
-            }
+            self.head = NonNull::new(next(skb).replace(ptr::null_mut()));
+            self.tail = self.tail.filter(|_| self.head.is_some());
             Some(TxSkb::from_raw(skb))
         }
     }
@@ -109,17 +103,17 @@ impl TxQueue {
         let _bh = BhGuard::new();
         let _rcu = rcu::read_lock();
         while let Some(skb) = self.pop() {
-            let wire = skb.on_the_wire();
-            let result = xmit(skb, wire.longest);
+            let (packets, bytes, longest) = skb.on_the_wire();
+            let result = xmit(skb, longest);
             // NET_XMIT_CN: the packet was accepted, and the queue is filling up (`net_xmit_eval`).
             if result == 0 || result == raw::NET_XMIT_CN as i32 {
-                stats.sent = stats.sent.wrapping_add(wire.packets);
-                stats.bytes = stats.bytes.wrapping_add(wire.bytes);
+                stats.sent = stats.sent.wrapping_add(packets);
+                stats.bytes = stats.bytes.wrapping_add(bytes);
                 continue;
             }
-            stats.dropped = stats.dropped.wrapping_add(wire.packets);
+            stats.dropped = stats.dropped.wrapping_add(packets);
             if result == raw::NET_XMIT_DROP as i32 {
-                stats.no_room = stats.no_room.wrapping_add(wire.packets);
+                stats.no_room = stats.no_room.wrapping_add(packets);
             }
         }
         stats
@@ -131,7 +125,7 @@ impl TxQueue {
 /// minimum MTU of IPv6 is larger.
 const MIN_ROUTE_MTU: u32 = 552;
 
-/// Passes a packet to IP. `longest` is that of [`OnTheWire`](super::tx::OnTheWire). Returns a
+/// Passes a packet to IP. `longest` is the length of the longest packet on the wire. Returns a
 /// `NET_XMIT_*` code or a negative error number. The caller has softirqs disabled and holds the RCU
 /// read lock.
 fn xmit(skb: TxSkb, longest: u32) -> i32 {
@@ -146,7 +140,7 @@ fn xmit(skb: TxSkb, longest: u32) -> i32 {
         {
             return EMSGSIZE.to_errno();
         }
-        let skb = skb.into_raw();
+        let skb = skb.into_raw().as_ptr();
         let protocol = u16::from_be(raw::shim_skb_protocol(skb));
         let net = raw::shim_skb_dst_dev_net_rcu(skb);
         if u32::from(protocol) == raw::ETH_P_IPV6 {
@@ -157,20 +151,8 @@ fn xmit(skb: TxSkb, longest: u32) -> i32 {
     }
 }
 
-impl Default for TxQueue {
-    /// Creates an empty queue.
-    fn default() -> Self {
-        Self {
-            head: ptr::null_mut(),
-            tail: ptr::null_mut(),
-        }
-    }
-}
-
 impl Drop for TxQueue {
     fn drop(&mut self) {
-        while let Some(skb) = self.pop() {
-            drop(skb);
-        }
+        while self.pop().is_some() {}
     }
 }

@@ -63,14 +63,6 @@ pub fn mtu_to_enum(bytes: u32) -> u32 {
     }
 }
 
-/// Returns the bytes of an `enum ib_mtu`, or `None` for an invalid value.
-pub(crate) fn mtu_from_enum(mtu: u32) -> Option<u32> {
-    match mtu {
-        1..=5 => Some(128 << mtu),
-        _ => None,
-    }
-}
-
 /// The name of a statistic of a port, as sysfs (`hw_counters/`) and `rdma statistic` show it.
 #[repr(transparent)]
 pub struct StatName(raw::rdma_stat_desc);

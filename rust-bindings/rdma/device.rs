@@ -7,6 +7,7 @@ use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::MaybeUninit, ptr::NonNull};
 use kernel::{
     error::to_result,
+    ffi::c_char,
     prelude::*,
     str::CStr,
     sync::{aref::ARef, SetOnce},
@@ -19,8 +20,7 @@ pub(super) const PORT: u32 = 1;
 ///
 /// # Invariants
 ///
-/// [`UnregisteredDevice::new`] allocates it, so `data` is initialized. The `dealloc_driver`
-/// operation drops `data`.
+/// [`register`] allocates it with its data, which the `dealloc_driver` operation drops.
 #[repr(C)]
 pub struct Device<D: Driver> {
     ib: UnsafeCell<raw::ib_device>,
@@ -106,79 +106,55 @@ pub fn by_netdev<D: Driver>(netdev: &NetDevice) -> Option<DeviceRef<D>> {
     NonNull::new(ib.cast()).map(DeviceRef)
 }
 
-/// A device that is not registered with ib_core yet.
-pub struct UnregisteredDevice<D: Driver>(NonNull<Device<D>>);
-
-impl<D: Driver> UnregisteredDevice<D> {
-    /// Allocates a device with one port, which uses `netdev`, in the network namespace of `netdev`.
-    /// `guid` is the node GUID.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the namespace is being removed. `ENOMEM`.
-    pub fn new(
-        data: D::Device,
-        netdev: &NetDevice,
-        guid: [u8; 8],
-        description: &CStr,
-        completion_vectors: u32,
-        link_ops: &'static LinkOps<D>,
-    ) -> Result<Self> {
-        let net = netdev.get_net().ok_or(ENODEV)?;
-        // SAFETY: _ib_alloc_device() (device.c) allocates zeroed memory of that size and
-        // initializes the ib_device. The namespace is held during the call; when it ends, ib_core
-        // moves its devices to the initial namespace (`rdma_dev_exit_net()`).
-        let ib = unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
-        let device = NonNull::new(ib.cast::<Device<D>>()).ok_or(ENOMEM)?;
-        // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
-        // ib_device_set_netdev() (device.c) may be called before registration.
-        unsafe {
-            (*device.as_ptr()).driver = Ops::<D>::FOR_C;
-            (*(*device.as_ptr()).data.get()).write(data);
-            Ops::<D>::install(ib);
-            // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
-            let this = Self(device);
-            (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;
-            (*ib).phys_port_cnt = PORT;
-            (*ib).num_comp_vectors = completion_vectors as i32;
-            (*ib).local_dma_lkey = 0;
-            (*ib).node_guid = u64::from_ne_bytes(guid);
-            (*ib).link_ops = link_ops.ops.get();
-            (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
-                | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV)
-                | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
-            for (to, from) in (*ib).node_desc.iter_mut().zip(description.to_bytes()) {
-                *to = *from;
-            }
-            (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
-            to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), PORT))?;
-            Ok(this)
+/// Creates a device with one port, which uses `netdev`, in the network namespace of `netdev`, and
+/// registers it under a name. ib_core then owns the device until it is unregistered: by `rdma link
+/// delete`, by its network device, or when the driver is unloaded. `guid` is the node GUID.
+///
+/// # Errors
+///
+/// `ENODEV`: the namespace is being removed. `EEXIST`, `ENFILE`: a device has the name. `ENOMEM`.
+pub fn register<D: Driver>(
+    name: &CStr,
+    netdev: &NetDevice,
+    guid: [u8; 8],
+    completion_vectors: u32,
+    data: D::Device,
+    link_ops: &'static LinkOps<D>,
+) -> Result {
+    let net = netdev.get_net().ok_or(ENODEV)?;
+    // SAFETY: _ib_alloc_device() (device.c) allocates zeroed memory of that size and initializes
+    // the ib_device. The namespace is held during the call; when it ends, ib_core moves its devices
+    // to the initial namespace (`rdma_dev_exit_net()`).
+    let ib = unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
+    let device = NonNull::new(ib.cast::<Device<D>>()).ok_or(ENOMEM)?;
+    // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
+    // ib_device_set_netdev() (device.c) may be called before registration. Without a DMA device,
+    // ib_core passes kernel addresses (device.c). If registration fails, the caller must deallocate
+    // the device (device.c, ib_register_device()): this calls `dealloc_driver`.
+    unsafe {
+        (*device.as_ptr()).driver = Ops::<D>::FOR_C;
+        // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
+        (*(*device.as_ptr()).data.get()).write(data);
+        Ops::<D>::install(ib);
+        (*ib).node_type = raw::RDMA_NODE_IB_CA as u8;
+        (*ib).phys_port_cnt = PORT;
+        (*ib).num_comp_vectors = completion_vectors as i32;
+        (*ib).local_dma_lkey = 0;
+        (*ib).node_guid = u64::from_ne_bytes(guid);
+        (*ib).link_ops = link_ops.ops.get();
+        (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
+            | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV)
+            | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
+        for (to, from) in (*ib).node_desc.iter_mut().zip(D::LINK_TYPE.to_bytes()) {
+            *to = *from;
         }
-    }
-
-    /// Registers the device under a name. ib_core then owns the device until it is unregistered: by
-    /// `rdma link delete`, by its network device, or when the driver is unloaded.
-    pub fn register(self, name: &CStr) -> Result {
-        // SAFETY: `new` has initialized the device. Without a DMA device, ib_core passes kernel
-        // addresses (device.c).
-        to_result(unsafe {
-            raw::ib_register_device(
-                self.0.as_ptr().cast(),
-                name.as_char_ptr(),
-                core::ptr::null_mut(),
-            )
-        })?;
-        core::mem::forget(self);
-        Ok(())
-    }
-}
-
-impl<D: Driver> Drop for UnregisteredDevice<D> {
-    fn drop(&mut self) {
-        // SAFETY: The device was never registered, or registration failed, after which the caller
-        // must deallocate it (device.c, ib_register_device()). This calls `dealloc_driver`, which
-        // drops the data.
-        unsafe { raw::ib_dealloc_device(self.0.as_ptr().cast()) };
+        (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
+        to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), PORT))
+            .and_then(|()| {
+                let (name, dma_device) = (name.as_char_ptr(), core::ptr::null_mut());
+                to_result(raw::ib_register_device(ib, name, dma_device))
+            })
+            .inspect_err(|_| raw::ib_dealloc_device(ib))
     }
 }
 
@@ -209,10 +185,7 @@ impl<D: Driver> LinkOps<D> {
     }
 
     /// Implements `rdma link add`. Only ib_core calls it.
-    unsafe extern "C" fn newlink(
-        name: *const kernel::ffi::c_char,
-        ndev: *mut raw::net_device,
-    ) -> i32 {
+    unsafe extern "C" fn newlink(name: *const c_char, ndev: *mut raw::net_device) -> i32 {
         // SAFETY: nldev.c passes a NUL-terminated name and a network device to which it holds a
         // reference.
         let (name, ndev) = unsafe { (CStr::from_char_ptr(name), NetDevice::from_raw(ndev)) };

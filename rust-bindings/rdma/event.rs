@@ -6,9 +6,10 @@
 //! driver may run longer than that. So drivers report events through a target, which this module
 //! closes first. Closing waits for running callbacks, and later events are dropped.
 
+use super::wr::QpIdentity;
 use crate::{raw, sync::Gate};
 use core::ptr::NonNull;
-use kernel::{ffi::c_void, prelude::*, sync::Arc};
+use kernel::{prelude::*, sync::Arc};
 
 /// The destination of the events of an ib_core object `I`.
 pub struct Target<I> {
@@ -29,102 +30,37 @@ unsafe impl<I> Send for Target<I> {}
 // SAFETY: Any number of threads may enter the gate at the same time.
 unsafe impl<I> Sync for Target<I> {}
 
-impl<I> Target<I> {
+/// The owner of a target. Dropping it waits for running callbacks, and no callback is called after
+/// that.
+pub(super) struct OpenTarget<I>(pub(super) Arc<Target<I>>);
+
+impl<I> OpenTarget<I> {
     /// Creates a target for the events of `object`.
     ///
     /// # Safety
     ///
-    /// `object` stays valid until `close` is called.
-    pub(crate) unsafe fn new(object: NonNull<I>) -> Result<Arc<Self>> {
+    /// `object` stays valid until the result is dropped.
+    pub(super) unsafe fn new(object: NonNull<I>) -> Result<Self> {
         let gate = Gate::open();
-        Ok(Arc::new(Self { object, gate }, GFP_KERNEL_ACCOUNT)?)
-    }
-
-    /// Waits for running callbacks. No callback is called after this returns.
-    pub(crate) fn close(&self) {
-        self.gate.close();
+        Ok(Self(Arc::new(Target { object, gate }, GFP_KERNEL_ACCOUNT)?))
     }
 }
 
-/// The consumer's handler of an object's events.
-type Handler = Option<unsafe extern "C" fn(*mut raw::ib_event, *mut c_void)>;
-
-/// An ib_core object that has asynchronous events.
-trait Source: Sized {
-    /// Returns an event of type `event`, and the consumer's handler with its context.
-    ///
-    /// # Safety
-    ///
-    /// `object` is valid.
-    unsafe fn event(object: *mut Self, event: u32) -> (raw::ib_event, Handler, *mut c_void);
-}
-
-macro_rules! sources {
-    ($($object:ident: $element:ident, $context:ident;)*) => {$(
-        impl Source for raw::$object {
-            unsafe fn event(object: *mut Self, event: u32) -> (raw::ib_event, Handler, *mut c_void) {
-                let mut raw: raw::ib_event = pin_init::zeroed();
-                raw.element.$element = object;
-                raw.event = event;
-                // SAFETY: The caller guarantees that the object is valid. Its device never changes,
-                // and its handler and context do not change once the consumer can use it (verbs.c,
-                // `create_qp()`, `create_xrc_qp_user()`, `ib_create_srq_user()`,
-                // `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c, `create_cq()`;
-                // uverbs_std_types_cq.c). It has no events before.
-                unsafe {
-                    raw.device = (*object).device;
-                    (raw, (*object).event_handler, (*object).$context)
-                }
-            }
-        }
-    )*};
-}
-
-sources! {
-    ib_cq: cq, cq_context;
-    ib_qp: qp, qp_context;
-    ib_srq: srq, srq_context;
-}
-
-/// Reports an event, unless the target is closed.
-fn report<I: Source>(target: &Target<I>, event: u32) {
-    let Some(_inside) = target.gate.enter() else {
-        return;
-    };
-    // SAFETY: Inside the gate the object is valid. The handler only reads the event.
-    unsafe {
-        if let (mut event, Some(handler), context) = I::event(target.object.as_ptr(), event) {
-            handler(&mut event, context);
-        }
+impl<I> Drop for OpenTarget<I> {
+    fn drop(&mut self) {
+        self.0.gate.close();
     }
 }
 
-impl CqTarget {
-    /// Reports that a completion was added to an armed queue. Any context but hard interrupts. The
-    /// consumer may call back into the driver, so the caller must not hold a lock of the driver.
-    pub fn notify(&self) {
-        let Some(_inside) = self.gate.enter() else {
-            return;
-        };
-        let cq = self.object.as_ptr();
-        // SAFETY: Inside the gate the ib_cq is valid. `comp_handler` was set before the consumer
-        // could use the CQ (verbs.c, `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c,
-        // `create_cq()`; uverbs_std_types_cq.c), and takes the CQ and its context.
-        unsafe {
-            if let Some(handler) = (*cq).comp_handler {
-                handler(cq, (*cq).cq_context);
-            }
-        }
-    }
-
-    /// Reports that the queue overflowed (`IB_EVENT_CQ_ERR`).
-    pub fn error(&self) {
-        report(self, raw::ib_event_type_IB_EVENT_CQ_ERR);
-    }
+/// The asynchronous events of a completion queue.
+#[repr(u32)]
+pub enum CqEvent {
+    /// The queue overflowed (`IB_EVENT_CQ_ERR`).
+    Error = raw::ib_event_type_IB_EVENT_CQ_ERR,
 }
 
-/// An asynchronous event of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The asynchronous events of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum QpEvent {
     /// An error that stopped the queue pair (`IB_EVENT_QP_FATAL`).
@@ -142,21 +78,7 @@ pub enum QpEvent {
     LastWqeReached = raw::ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
 }
 
-impl QpTarget {
-    /// Returns the ib_qp for work completions. It serves as an identity and is not dereferenced.
-    pub(crate) fn as_ptr(&self) -> *mut raw::ib_qp {
-        self.object.as_ptr()
-    }
-
-    /// Reports an event. Called in process context without a lock of the driver: consumers expect a
-    /// workqueue (`struct ib_qp_init_attr`).
-    pub fn dispatch(&self, event: QpEvent) {
-        report(self, event as u32);
-    }
-}
-
-/// An asynchronous event of a shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The asynchronous events of a shared receive queue.
 #[repr(u32)]
 pub enum SrqEvent {
     /// Fewer work requests are left than the limit (`IB_EVENT_SRQ_LIMIT_REACHED`).
@@ -165,10 +87,63 @@ pub enum SrqEvent {
     Error = raw::ib_event_type_IB_EVENT_SRQ_ERR,
 }
 
-impl SrqTarget {
-    /// Reports an event. The caller must not hold a lock of the driver, because the consumer may
-    /// call back.
-    pub fn dispatch(&self, event: SrqEvent) {
-        report(self, event as u32);
+macro_rules! impl_dispatch {
+    ($($object:ident: $event:ident, $element:ident, $context:ident;)*) => {$(
+        impl Target<raw::$object> {
+            /// Reports an asynchronous event, unless the target is closed. The caller must not hold
+            /// a lock of the driver, because the consumer may call back. Events of queue pairs are
+            /// reported in process context, as consumers expect (`struct ib_qp_init_attr`).
+            pub fn dispatch(&self, event: $event) {
+                let Some(_inside) = self.gate.enter() else {
+                    return;
+                };
+                let object = self.object.as_ptr();
+                let mut raw: raw::ib_event = pin_init::zeroed();
+                raw.element.$element = object;
+                raw.event = event as u32;
+                // SAFETY: Inside the gate the object is valid. Its device never changes, and its
+                // handler and context do not change once the consumer can use it (verbs.c,
+                // `create_qp()`, `create_xrc_qp_user()`, `ib_create_srq_user()`,
+                // `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c, `create_cq()`;
+                // uverbs_std_types_cq.c). It has no events before. The handler only reads `raw`.
+                unsafe {
+                    raw.device = (*object).device;
+                    if let Some(handler) = (*object).event_handler {
+                        handler(&mut raw, (*object).$context);
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+impl_dispatch! {
+    ib_cq: CqEvent, cq, cq_context;
+    ib_qp: QpEvent, qp, qp_context;
+    ib_srq: SrqEvent, srq, srq_context;
+}
+
+impl CqTarget {
+    /// Reports that a completion was added to an armed queue. Any context but hard interrupts. The
+    /// consumer may call back into the driver, so the caller must not hold a lock of the driver.
+    pub fn notify(&self) {
+        let Some(_inside) = self.gate.enter() else {
+            return;
+        };
+        let cq = self.object.as_ptr();
+        // SAFETY: Inside the gate the ib_cq is valid. `comp_handler` does not change either, and
+        // takes the CQ and its context.
+        unsafe {
+            if let Some(handler) = (*cq).comp_handler {
+                handler(cq, (*cq).cq_context);
+            }
+        }
+    }
+}
+
+impl QpTarget {
+    /// Returns the identity of the queue pair for work completions.
+    pub fn identity(&self) -> QpIdentity {
+        QpIdentity(self.object.as_ptr())
     }
 }

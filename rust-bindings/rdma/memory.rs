@@ -136,7 +136,7 @@ impl<'a> MappedMemory<'a> {
     /// read-only.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
-        self.write_fragment(offset, &Fragment::of(from, &Vector::new()))
+        self.write_fragment(offset, &Fragment::of(from, &Vector::default()))
     }
 
     /// Copies a fragment of a received packet to `offset`. Returns `EFAULT` if the range is not

@@ -6,7 +6,7 @@ use super::{
     address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
     device::Device,
-    event::{CqTarget, QpTarget, SrqTarget, Target},
+    event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     udata::Udata,
     wr::{RecvWrs, SendWrs, WcBuffer},
@@ -31,86 +31,73 @@ pub struct Object<I, T> {
 }
 
 impl<I, T> Object<I, T> {
-    /// Turns ib_core's pointer into a reference to the object.
-    ///
-    /// # Safety
-    ///
-    /// `ib` points to an ib struct that ib_core, or `Ops::new_mr`, allocated with the size of
-    /// `Self`, and the object lives for `'a`.
-    pub(crate) unsafe fn from_ptr<'a>(ib: *mut I) -> &'a Self {
-        // SAFETY: The ib struct is the first field of the `repr(C)` struct `Self`, and the caller
-        // guarantees its size and lifetime. Both fields are in cells, so C code may change them.
-        unsafe { &*ib.cast::<Self>() }
-    }
-
     /// Returns the driver's data.
     ///
     /// # Safety
     ///
-    /// The create operation of this object has succeeded, and its destroy operation has not begun.
-    pub(crate) unsafe fn data(&self) -> &T {
-        // SAFETY: The caller guarantees that the data is initialized (type invariant). Only the
-        // create and destroy operations write to it, and ib_core calls them when nothing else uses
-        // the object.
-        unsafe { (*self.data.get()).assume_init_ref() }
+    /// `ib` points to the ib struct of a `Self`. The create operation of the object has succeeded,
+    /// and its destroy operation does not begin during `'a`.
+    pub(crate) unsafe fn data<'a>(ib: *mut I) -> &'a T {
+        // SAFETY: The ib struct is the first field of the `repr(C)` struct `Self`, whose data is
+        // initialized (type invariant). Only the create and destroy operations write to the data,
+        // and ib_core calls them when nothing else uses the object.
+        unsafe { (*(*ib.cast::<Self>()).data.get()).assume_init_ref() }
     }
 
     /// Returns the driver's data of an object that may be absent: `ib` may be null.
     ///
     /// # Safety
     ///
-    /// If `ib` is not null, it meets the requirements of [`Object::from_ptr`] and [`Object::data`].
-    pub(crate) unsafe fn data_of<'a>(ib: *mut I) -> Option<&'a T>
-    where
-        Self: 'a,
-    {
-        // SAFETY: The caller guarantees the requirements of both functions.
-        NonNull::new(ib).map(|ib| unsafe { Self::from_ptr(ib.as_ptr()).data() })
+    /// If `ib` is not null, it meets the requirements of [`Object::data`].
+    pub(crate) unsafe fn data_of<'a>(ib: *mut I) -> Option<&'a T> {
+        // SAFETY: The caller guarantees the requirements.
+        NonNull::new(ib).map(|ib| unsafe { Self::data(ib.as_ptr()) })
     }
 
     /// Implements a create operation: stores the result of `create` as the driver's data.
     ///
     /// # Safety
     ///
-    /// `ib` meets the requirements of [`Object::from_ptr`]. This is the only call for the object,
-    /// and nothing else uses the object during the call.
+    /// `ib` points to the ib struct of a `Self`. This is the only call for the object, and nothing
+    /// else uses the object during the call.
     pub(crate) unsafe fn create(ib: *mut I, create: impl FnOnce() -> Result<T>) -> Result {
         let data = create()?;
         // INVARIANT: The create operation succeeds.
-        // SAFETY: The caller guarantees the requirements of `from_ptr`, and exclusive use, so there
-        // is no reference to the data yet.
-        unsafe { (*Self::from_ptr(ib).data.get()).write(data) };
+        // SAFETY: The caller guarantees the pointer, and exclusive use, so there is no reference to
+        // the data yet.
+        unsafe { (*(*ib.cast::<Self>()).data.get()).write(data) };
         Ok(())
     }
 
-    /// Implements a destroy operation: calls `destroy` and drops the driver's data.
+    /// Drops the driver's data.
     ///
     /// # Safety
     ///
-    /// `ib` meets the requirements of [`Object::from_ptr`]. The create operation of the object has
-    /// succeeded. This is the only call for the object, which nothing else uses from now on.
-    pub(crate) unsafe fn destroy(ib: *mut I, destroy: impl FnOnce(&T)) {
-        // SAFETY: The caller guarantees the requirements of `from_ptr`, and that the object was
-        // created and not yet destroyed, so its data is initialized by the type invariant. The
-        // caller also guarantees that nothing uses the data after `destroy`.
-        unsafe {
-            let object = Self::from_ptr(ib);
-            destroy(object.data());
-            (*object.data.get()).assume_init_drop();
-        }
+    /// `ib` meets the requirements of [`Object::data`]. Nothing uses the object from now on.
+    pub(crate) unsafe fn drop_data(ib: *mut I) {
+        // SAFETY: The caller guarantees initialized data that nothing uses afterwards.
+        unsafe { (*(*ib.cast::<Self>()).data.get()).assume_init_drop() };
+    }
+
+    /// Implements the destroy operation of an object that is destroyed by dropping its data.
+    ///
+    /// # Safety
+    ///
+    /// The caller is ib_core. It calls this once for a live object, and does not use the object
+    /// afterwards (verbs.c, `ib_dealloc_pd_user()`, `ib_dealloc_xrcd_user()`,
+    /// `ib_destroy_cq_user()`, `ib_destroy_qp_user()`, `ib_destroy_srq_user()`).
+    pub(super) unsafe extern "C" fn destroy(ib: *mut I, _udata: *mut raw::ib_udata) -> c_int {
+        // SAFETY: The caller guarantees the requirements.
+        unsafe { Self::drop_data(ib) };
+        0
     }
 }
 
-/// The data of an object that reports events. Dropping it closes the target.
+/// The data of an object that reports events.
 pub struct Reporting<I, T> {
     driver: T,
-    target: Arc<Target<I>>,
-}
-
-impl<I, T> Drop for Reporting<I, T> {
-    fn drop(&mut self) {
-        self.target.close();
-    }
+    // Dropped after the driver's data.
+    _target: OpenTarget<I>,
 }
 
 impl<I, T> Deref for Reporting<I, T> {
@@ -133,12 +120,15 @@ impl<I, T> Object<I, Reporting<I, T>> {
         create: impl FnOnce(Arc<Target<I>>) -> Result<T>,
     ) -> Result {
         // SAFETY: The caller guarantees the requirements of `create`. The target is closed before
-        // ib_core frees the object: here if creation fails, otherwise when `destroy` drops it.
+        // ib_core frees the object: here if creation fails, otherwise when the data is dropped.
         unsafe {
             Self::create(ib, || {
-                let target = Target::new(NonNull::new(ib).ok_or(EINVAL)?)?;
-                let driver = create(target.clone()).inspect_err(|_| target.close())?;
-                Ok(Reporting { driver, target })
+                let target = OpenTarget::new(NonNull::new(ib).ok_or(EINVAL)?)?;
+                let driver = create(target.0.clone())?;
+                Ok(Reporting {
+                    driver,
+                    _target: target,
+                })
             })
         }
     }
@@ -170,21 +160,10 @@ pub struct XrcSrq<'a, D: Driver> {
     pub cq: &'a D::Cq,
 }
 
-/// Names and version of a driver's devices, as shown by `ibstat` and `ibv_devinfo`.
-pub struct Identity {
-    /// Version of the driver, shown instead of a firmware version.
-    pub version: &'static CStr,
-    /// Type of channel adapter.
-    pub hca_type: &'static CStr,
-    /// Hardware revision.
-    pub hw_rev: &'static CStr,
-    /// Board identifier.
-    pub board_id: &'static CStr,
-}
-
 /// An RDMA driver: the types of its objects and its operations.
 ///
-/// ib_core serializes creation and destruction of an object against its other operations. Functions
+/// ib_core serializes creation and destruction of an object against its other operations. An object
+/// without a function for its destruction is destroyed by dropping its data. Functions and drops
 /// may sleep. Exceptions are documented at each function.
 pub trait Driver: Sized + Send + Sync + 'static {
     /// The driver's data for a device.
@@ -220,19 +199,23 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const PORT_ONLY_STATS: &'static [usize];
     /// Type of link in `rdma link add`.
     const LINK_TYPE: &'static CStr;
-    /// Names and version of the devices.
-    const IDENTITY: Identity;
+    /// Version of the driver, which `ibstat` and `ibv_devinfo` show instead of a firmware version.
+    const VERSION: &'static CStr;
+    /// Type of channel adapter.
+    const HCA_TYPE: &'static CStr;
+    /// Hardware revision.
+    const HW_REV: &'static CStr;
+    /// Board identifier.
+    const BOARD_ID: &'static CStr;
 
     /// Creates a device on a network device: `rdma link add NAME type TYPE netdev NETDEV`.
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
 
     /// Called before `rdma link delete` unregisters the device.
-    fn dellink(_device: &Device<Self>) -> Result {
-        Ok(())
-    }
+    fn dellink(device: &Device<Self>) -> Result;
 
     /// Releases external resources of the device. ib_core no longer uses the device.
-    fn dealloc(_device: &Self::Device) {}
+    fn dealloc(device: &Self::Device);
 
     /// Returns the attributes of the device.
     fn query_device(device: &Device<Self>) -> DeviceAttr;
@@ -261,8 +244,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Creates the driver's data for a process that opens the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
 
-    /// Creates a protection domain.
-    fn alloc_pd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Pd>;
+    /// Creates a protection domain of a user program or a kernel consumer.
+    fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd>;
 
     /// Creates an address handle. Must not sleep if `may_sleep` is false.
     fn create_ah(
@@ -292,8 +275,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
         cqe: u32,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<u32>;
-    /// Destroys a completion queue.
-    fn destroy_cq(cq: &Self::Cq);
     /// Moves completions to the buffer of a kernel consumer. Any context but hard interrupts.
     fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>);
     /// Arms a completion queue. Returns true if completions may have been missed and
@@ -316,12 +297,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Returns all attributes of a queue pair, its capabilities, and whether it signals every work
     /// request.
     fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool);
-    /// Destroys a queue pair.
-    fn destroy_qp(qp: &Self::Qp);
     /// Attaches a datagram queue pair to a multicast group, given by its GID.
-    fn attach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
+    fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result;
     /// Detaches a queue pair from a multicast group.
-    fn detach_mcast(device: &Device<Self>, qp: &Self::Qp, gid: &[u8; 16]) -> Result;
+    fn detach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result;
     /// Posts send work requests. A user's doorbell arrives as an empty list. Any context but hard
     /// interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result;
@@ -329,8 +308,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// hard interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result;
 
-    /// Creates an XRC domain.
-    fn alloc_xrcd(device: &Device<Self>, udata: Option<&mut Udata<'_>>) -> Result<Self::Xrcd>;
+    /// Creates an XRC domain of a user program or a kernel consumer.
+    fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd>;
 
     /// Creates a shared receive queue and returns it with its number, which only a queue for XRC
     /// has. Updates `attr` to the granted values; the limit is ignored.
@@ -353,8 +332,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result;
     /// Returns the current attributes.
     fn query_srq(srq: &Self::Srq) -> SrqAttr;
-    /// Destroys a shared receive queue that no queue pair uses.
-    fn destroy_srq(srq: &Self::Srq);
     /// Posts receive work requests of a kernel consumer. Any context but hard interrupts. On
     /// failure, the last work request taken from the list is the bad one.
     fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result;
@@ -373,7 +350,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
-        udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Mr, u32)>;
     /// Changes a region of user memory, and moves it to the protection domain `pd`. Returns `None`
     /// if the region keeps its keys. Otherwise returns a region that replaces it, and ib_core then
@@ -383,7 +359,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
         mr: &Self::Mr,
         pd: &Self::Pd,
         change: &MrChange,
-        udata: Option<&mut Udata<'_>>,
     ) -> Result<Option<(Self::Mr, u32)>>;
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
@@ -397,12 +372,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn map_mr_end(mr: &Self::Mr, address: u64, length: u64, page_size: u32) -> Result;
 
     /// Allocates a memory window of type 1 or 2. Returns it with its key.
-    fn alloc_mw(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        mw_type: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Mw, u32)>;
+    fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<(Self::Mw, u32)>;
     /// Deallocates a memory window, bound or not.
     fn dealloc_mw(mw: &Self::Mw) -> Result;
 }

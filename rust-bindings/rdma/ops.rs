@@ -4,7 +4,6 @@
 //!
 //! Operations with an enum in their signature go through C trampolines (trampolines.h).
 
-mod ah;
 mod counter;
 mod cq;
 mod device;
@@ -39,12 +38,11 @@ impl<D: Driver> Ops<D> {
     /// The functions that the trampolines call, and the contents of the sysfs files.
     pub(super) const FOR_C: &'static raw::rdma_rust_driver = &raw::rdma_rust_driver {
         req_notify_cq: Some(Self::req_notify_cq),
-        get_link_layer: Some(Self::get_link_layer),
         modify_srq: Some(Self::modify_srq),
         alloc_mr: Some(Self::alloc_mr),
-        hca_type: as_char_ptr_in_const_context(D::IDENTITY.hca_type).cast(),
-        hw_rev: as_char_ptr_in_const_context(D::IDENTITY.hw_rev).cast(),
-        board_id: as_char_ptr_in_const_context(D::IDENTITY.board_id).cast(),
+        hca_type: as_char_ptr_in_const_context(D::HCA_TYPE).cast(),
+        hw_rev: as_char_ptr_in_const_context(D::HW_REV).cast(),
+        board_id: as_char_ptr_in_const_context(D::BOARD_ID).cast(),
     };
 
     /// Sets the operations of a device.
@@ -71,15 +69,18 @@ impl<D: Driver> Ops<D> {
             counter_init, counter_alloc_stats, counter_bind_qp, counter_unbind_qp,
             counter_update_stats, counter_dealloc,
             alloc_ucontext, dealloc_ucontext, disassociate_ucontext,
-            alloc_pd, dealloc_pd, alloc_xrcd, dealloc_xrcd,
-            create_ah, query_ah, destroy_ah,
-            create_cq, resize_user_cq, destroy_cq, poll_cq,
-            create_qp, modify_qp, query_qp, destroy_qp, attach_mcast, detach_mcast,
-            post_send, post_recv,
-            create_srq, query_srq, destroy_srq, post_srq_recv,
+            alloc_pd, alloc_xrcd, create_ah, query_ah, destroy_ah,
+            create_cq, resize_user_cq, poll_cq,
+            create_qp, modify_qp, query_qp, attach_mcast, detach_mcast, post_send, post_recv,
+            create_srq, query_srq, post_srq_recv,
             get_dma_mr, reg_user_mr, rereg_user_mr, dereg_mr, map_mr_sg,
             alloc_mw, dealloc_mw,
         }
+        ops.dealloc_pd = Some(Pd::<D>::destroy);
+        ops.dealloc_xrcd = Some(Xrcd::<D>::destroy);
+        ops.destroy_cq = Some(Cq::<D>::destroy);
+        ops.destroy_qp = Some(Qp::<D>::destroy);
+        ops.destroy_srq = Some(Srq::<D>::destroy);
         ops.create_user_ah = Some(Self::create_ah);
         ops.create_user_cq = Some(Self::create_cq);
         ops.device_group = &raw const raw::rdma_identity_group;

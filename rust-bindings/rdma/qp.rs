@@ -100,44 +100,34 @@ impl<'a, D: Driver> QpInit<'a, D> {
     /// `init` comes from ib_core's call of `create_qp` on a device of driver `D`, and is used only
     /// during that call.
     pub(crate) unsafe fn from_raw(init: &'a raw::ib_qp_init_attr) -> Result<Self> {
-        let qp_type = match init.qp_type {
-            raw::ib_qp_type_IB_QPT_RC => QpType::Rc,
-            raw::ib_qp_type_IB_QPT_UC => QpType::Uc,
-            raw::ib_qp_type_IB_QPT_UD => QpType::Ud,
-            raw::ib_qp_type_IB_QPT_GSI => QpType::Gsi,
-            raw::ib_qp_type_IB_QPT_XRC_INI => QpType::XrcInitiator,
-            raw::ib_qp_type_IB_QPT_XRC_TGT => QpType::XrcTarget,
-            _ => return Err(crate::errno::not_supported()),
-        };
-        let is_xrc = matches!(qp_type, QpType::XrcInitiator | QpType::XrcTarget);
-        if init.send_cq.is_null() && qp_type != QpType::XrcTarget
+        use QpType::{Gsi, Rc, Uc, Ud, XrcInitiator, XrcTarget};
+        let qp_type = [Rc, Uc, Ud, Gsi, XrcInitiator, XrcTarget]
+            .into_iter()
+            .find(|&known| known as u32 == init.qp_type)
+            .ok_or_else(crate::errno::not_supported)?;
+        let is_xrc = matches!(qp_type, XrcInitiator | XrcTarget);
+        if init.send_cq.is_null() && qp_type != XrcTarget
             || init.recv_cq.is_null() && !is_xrc
-            || init.xrcd.is_null() && qp_type == QpType::XrcTarget
+            || init.xrcd.is_null() && qp_type == XrcTarget
         {
             return Err(EINVAL);
         }
         // SAFETY: The objects belong to the same device, so they are objects of the driver. They
         // are created and not destroyed while ib_core holds its references to them (`create_qp()`
         // in uverbs_cmd.c and in verbs.c).
-        let (send_cq, recv_cq, xrcd, srq) = unsafe {
-            (
-                Cq::<D>::data_of(init.send_cq).map(Deref::deref),
-                Cq::<D>::data_of(init.recv_cq).map(Deref::deref),
-                Xrcd::<D>::data_of(init.xrcd),
-                Srq::<D>::data_of(init.srq).map(Deref::deref),
-            )
-        };
-        Ok(Self {
-            qp_type,
-            cap: init.cap,
-            signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
-            port: init.port_num,
-            create_flags: init.create_flags,
-            srq,
-            xrcd,
-            send_cq,
-            recv_cq,
-        })
+        unsafe {
+            Ok(Self {
+                qp_type,
+                cap: init.cap,
+                signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
+                port: init.port_num,
+                create_flags: init.create_flags,
+                srq: Srq::<D>::data_of(init.srq).map(Deref::deref),
+                xrcd: Xrcd::<D>::data_of(init.xrcd),
+                send_cq: Cq::<D>::data_of(init.send_cq).map(Deref::deref),
+                recv_cq: Cq::<D>::data_of(init.recv_cq).map(Deref::deref),
+            })
+        }
     }
 }
 
@@ -235,7 +225,10 @@ impl QpAttr {
             to.cur_state = QpState::from_raw(attr.cur_qp_state).ok_or(EINVAL)?;
         }
         if mask.has(QpAttrMask::PATH_MTU) {
-            to.path_mtu = attr::mtu_from_enum(attr.path_mtu).ok_or(EINVAL)?;
+            to.path_mtu = match attr.path_mtu {
+                mtu @ raw::ib_mtu_IB_MTU_256..=raw::ib_mtu_IB_MTU_4096 => 128 << mtu,
+                _ => return Err(EINVAL),
+            };
         }
         if mask.has(QpAttrMask::AV) {
             // SAFETY: The caller guarantees that `attr` comes from ib_core. `_ib_modify_qp()`
@@ -266,11 +259,9 @@ impl QpAttr {
         let mut attr: raw::ib_qp_attr = pin_init::zeroed();
         attr.qp_state = self.state as u32;
         attr.cur_qp_state = self.cur_state as u32;
-        attr.path_mtu = if self.path_mtu == 0 {
-            0
-        } else {
-            attr::mtu_to_enum(self.path_mtu)
-        };
+        if self.path_mtu != 0 {
+            attr.path_mtu = attr::mtu_to_enum(self.path_mtu);
+        }
         attr.path_mig_state = raw::ib_mig_state_IB_MIG_MIGRATED;
         attr.qkey = self.qkey;
         attr.rq_psn = self.rq_psn;

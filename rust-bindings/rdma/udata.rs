@@ -44,17 +44,12 @@ impl Udata<'_> {
     /// Copies the driver's input, which must have at least `min` bytes. Missing bytes are zero.
     fn read_at_least<T: FromBytes>(&mut self, min: usize) -> Result<T> {
         let mut value = core::mem::MaybeUninit::<T>::zeroed();
-        let (to, size) = (value.as_mut_ptr().cast(), size_of::<T>());
-        // SAFETY: `self.0` is valid by the type invariant. `value` has room for `size` bytes, and
-        // `_ib_copy_validate_udata_in()` (ib_core_uverbs.c) writes at most that many. All bytes are
-        // initialized (zeroes, then the user's bytes), and any bytes are a valid `T`.
+        let (udata, to, size) = (self.0.as_ptr(), value.as_mut_ptr().cast(), size_of::<T>());
+        // SAFETY: `udata` is valid by the type invariant. `_ib_copy_validate_udata_in()`
+        // (ib_core_uverbs.c) writes at most `size` bytes to `value`. All bytes are initialized
+        // (zeroes, then the user's bytes), and any bytes are a valid `T`.
         unsafe {
-            to_result(raw::_ib_copy_validate_udata_in(
-                self.0.as_ptr(),
-                to,
-                size,
-                min,
-            ))?;
+            to_result(raw::_ib_copy_validate_udata_in(udata, to, size, min))?;
             Ok(value.assume_init())
         }
     }
@@ -65,19 +60,18 @@ impl Udata<'_> {
     ///
     /// The command is for a device of `D`, and does not create the context.
     pub(crate) unsafe fn context<D: Driver>(&self) -> Option<&D::Ucontext> {
-        // SAFETY: The udata is valid by the type invariant. ib_core passes only udata that is part
-        // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`). The caller
-        // guarantees a live context of `D`, which is destroyed only after its commands have ended
-        // (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
+        // SAFETY: The udata is valid by the type invariant, and part of the attributes of a command
+        // (uverbs_ioctl.h, `struct uverbs_attr_bundle`). The caller guarantees a context of `D`,
+        // which outlives its commands (uverbs_main.c, `uverbs_destroy_ufile_hw()`).
         unsafe { Ucontext::<D>::data_of(raw::shim_udata_context(self.0.as_ptr())) }
     }
 
     /// Returns `EOPNOTSUPP` if the command has one of these attributes (`UVERBS_ATTR_*`), which
     /// ib_core leaves to the driver to read.
     pub(crate) fn expect_without(&self, attributes: &[u32]) -> Result {
-        // SAFETY: The udata is valid by the type invariant. ib_core passes only udata that is part
-        // of the attributes of a command (uverbs_ioctl.h, `struct uverbs_attr_bundle`), whose
-        // `attr_present` has a bit for each attribute that any command may have.
+        // SAFETY: The udata is valid by the type invariant, and part of the attributes of a command
+        // (uverbs_ioctl.h, `struct uverbs_attr_bundle`), whose `attr_present` has a bit for each
+        // attribute that any command may have.
         let has = |&id: &u32| unsafe { raw::shim_udata_has_attr(self.0.as_ptr(), id) };
         if attributes.iter().any(has) {
             return Err(not_supported());

@@ -4,29 +4,28 @@
 
 use super::{
     device,
-    event::QpTarget,
     object::{Ah, Driver},
 };
 use crate::{raw, shared_bytes};
-use core::{marker::PhantomData, mem::MaybeUninit, ptr};
+use core::{marker::PhantomData, mem::MaybeUninit, ptr, slice};
 use kernel::prelude::*;
 
 /// A data segment of a work request: an address in the region that the L_Key names, and a length in
 /// bytes.
 pub type DataSegment = raw::ib_sge;
 
-/// Returns the data segments of a scatter/gather list.
-fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = DataSegment> + 'a {
-    let count = if list.is_null() {
-        0
-    } else {
-        usize::try_from(count).unwrap_or(0)
-    };
-    (0..count).map(move |i| {
-        // SAFETY: Callers of ib_post_send() and ib_post_recv() (ib_verbs.h) pass `num_sge`
-        // elements, which stay valid until the call returns.
-        unsafe { ptr::read(list.add(i)) }
-    })
+/// Returns a scatter/gather list, which is empty if `list` is null or `count` is not positive.
+///
+/// # Safety
+///
+/// A consumer passes `list` and `count` in a work request, which stays valid for `'a`.
+unsafe fn segments<'a>(list: *const raw::ib_sge, count: i32) -> &'a [DataSegment] {
+    match usize::try_from(count) {
+        // SAFETY: The callers of ib_post_send() and ib_post_recv() (ib_verbs.h) pass `num_sge`
+        // elements, and do not change them until the call returns.
+        Ok(count @ 1..) if !list.is_null() => unsafe { slice::from_raw_parts(list, count) },
+        _ => &[],
+    }
 }
 
 /// A list of send work requests (`struct ib_send_wr`) that is being posted.
@@ -38,38 +37,42 @@ fn segments<'a>(list: *const raw::ib_sge, count: i32) -> impl Iterator<Item = Da
 /// - `is_ud` tells whether the queue pair is of type UD or GSI.
 pub struct SendWrs<'a, D: Driver> {
     next: *const raw::ib_send_wr,
-    current: *const raw::ib_send_wr,
+    /// The work request that was taken last, or the first one if none was taken.
+    bad: &'a mut *const raw::ib_send_wr,
     is_ud: bool,
-    _p: PhantomData<(&'a raw::ib_send_wr, D)>,
+    _driver: PhantomData<D>,
 }
 
-impl<'a, D: Driver> SendWrs<'a, D> {
+impl<D: Driver> SendWrs<'_, D> {
     /// Creates an iterator over the work requests posted to a queue pair.
     ///
     /// # Safety
     ///
     /// `qp` is a live queue pair of driver `D`. `head` is null or a list that a consumer posts to
-    /// it. The list does not change during `'a`, while the post operation runs.
-    pub(crate) unsafe fn new(qp: *const raw::ib_qp, head: *const raw::ib_send_wr) -> Self {
-        // SAFETY: The caller guarantees that the queue pair is valid. ib_core set its type before
-        // it called the driver's create operation (verbs.c, `create_qp()`), and never changes it.
-        let qp_type = unsafe { (*qp).qp_type };
-        // INVARIANT: The caller guarantees the list, and `is_ud` follows from the queue pair's
-        // type.
+    /// it. The list does not change during `'a`, while the post operation runs. `bad` is valid for
+    /// writes.
+    pub(crate) unsafe fn new(
+        qp: *const raw::ib_qp,
+        head: *const raw::ib_send_wr,
+        bad: *mut *const raw::ib_send_wr,
+    ) -> Self {
+        // SAFETY: The caller guarantees valid pointers. ib_core set the type of the queue pair
+        // before it called the driver's create operation (verbs.c, `create_qp()`), and never
+        // changes it.
+        let (bad, qp_type) = unsafe {
+            bad.write(head);
+            (&mut *bad, (*qp).qp_type)
+        };
+        // INVARIANT: The caller guarantees the list, and `is_ud` follows from the type.
         Self {
             next: head,
-            current: head,
+            bad,
             is_ud: matches!(
                 qp_type,
                 raw::ib_qp_type_IB_QPT_UD | raw::ib_qp_type_IB_QPT_GSI
             ),
-            _p: PhantomData,
+            _driver: PhantomData,
         }
-    }
-
-    /// Returns the work request that was taken last, or the first one if none was taken.
-    pub(crate) fn bad(&self) -> *const raw::ib_send_wr {
-        self.current
     }
 }
 
@@ -78,15 +81,26 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 
     fn next(&mut self) -> Option<Self::Item> {
         // SAFETY: By the type invariant, `next` is null or a valid element of the list, which is a
-        // work request of this queue pair.
-        let (wr, part) = unsafe {
+        // work request of this queue pair. The members of its unions are plain data.
+        unsafe {
             let wr = self.next.as_ref()?;
-            (wr, SendPart::of(wr, self.is_ud))
-        };
-        self.current = self.next;
-        // INVARIANT: `wr.next` continues the list.
-        self.next = wr.next;
-        Some(SendWr { wr, part })
+            *self.bad = self.next;
+            // INVARIANT: `wr.next` continues the list.
+            self.next = wr.next;
+            let segments = segments(wr.sg_list, wr.num_sge);
+            let flags = wr.send_flags as u32;
+            Some(SendWr {
+                wr_id: wr.__bindgen_anon_1.wr_id,
+                opcode: wr.opcode,
+                flags,
+                imm_or_key: wr.ex.invalidate_rkey,
+                num_sge: wr.num_sge as u32,
+                segments,
+                // INVARIANT: The data of an inline work request is at kernel addresses.
+                inline: (flags & send_flags::INLINE != 0).then_some(segments),
+                part: SendPart::of(wr, self.is_ud),
+            })
+        }
     }
 }
 
@@ -142,9 +156,22 @@ impl<'a, D: Driver> SendPart<'a, D> {
 ///
 /// # Invariants
 ///
-/// A consumer has posted `wr`. The memory to which it points stays valid for `'a`.
+/// The addresses in `inline` are kernel addresses of data that stays valid for `'a`.
 pub struct SendWr<'a, D: Driver> {
-    wr: &'a raw::ib_send_wr,
+    /// The identifier that the completion will carry.
+    pub wr_id: u64,
+    /// The operation (`enum ib_wr_opcode`).
+    pub opcode: u32,
+    /// The flags (see [`send_flags`]).
+    pub flags: u32,
+    /// The immediate data (network byte order) or the key to invalidate.
+    pub imm_or_key: u32,
+    /// The number of data segments, as given by the consumer.
+    pub num_sge: u32,
+    /// The data segments.
+    pub segments: &'a [DataSegment],
+    /// The data segments of a work request with [`send_flags::INLINE`].
+    inline: Option<&'a [DataSegment]>,
     /// The part that depends on the opcode and the queue pair.
     pub part: SendPart<'a, D>,
 }
@@ -162,54 +189,18 @@ pub mod send_flags {
     pub const INLINE: u32 = raw::ib_send_flags_IB_SEND_INLINE as u32;
 }
 
-impl<'a, D: Driver> SendWr<'a, D> {
-    /// Returns the identifier that the completion will carry.
-    pub fn wr_id(&self) -> u64 {
-        // SAFETY: Both members of the union are 64 bits of plain data.
-        unsafe { self.wr.__bindgen_anon_1.wr_id }
-    }
-
-    /// Returns the operation (`enum ib_wr_opcode`).
-    pub fn opcode(&self) -> u32 {
-        self.wr.opcode
-    }
-
-    /// Returns the flags (see [`send_flags`]).
-    pub fn flags(&self) -> u32 {
-        self.wr.send_flags as u32
-    }
-
-    /// Returns the immediate data (network byte order) or the key to invalidate.
-    pub fn imm_or_key(&self) -> u32 {
-        // SAFETY: Both members of the union are 32 bits of plain data.
-        unsafe { self.wr.ex.invalidate_rkey }
-    }
-
-    /// Returns the number of data segments, as given by the consumer.
-    pub fn num_sge(&self) -> u32 {
-        u32::try_from(self.wr.num_sge).unwrap_or(u32::MAX)
-    }
-
-    /// Returns the data segments.
-    pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
-        segments(self.wr.sg_list, self.wr.num_sge)
-    }
-
+impl<D: Driver> SendWr<'_, D> {
     /// Copies the data of a work request with [`send_flags::INLINE`] to the start of `to`. Returns
     /// the copied bytes. Returns `EINVAL` if `to` is too short, or if the work request does not
     /// have the flag.
     pub fn copy_inline<'b>(&self, to: &'b mut [u8]) -> Result<&'b [u8]> {
-        if self.flags() & send_flags::INLINE == 0 {
-            return Err(EINVAL);
-        }
         let mut done = 0usize;
-        for segment in self.segments() {
+        for segment in self.inline.ok_or(EINVAL)? {
             let n = segment.length as usize;
             let end = done.checked_add(n).ok_or(EINVAL)?;
             let piece = to.get_mut(done..end).ok_or(EINVAL)?;
-            // SAFETY: The work request is inline, so its data is at kernel addresses that stay
-            // valid until the post operation returns (ib_verbs.h, `IB_SEND_INLINE`). `piece` has
-            // `n` bytes.
+            // SAFETY: By the type invariant, the data is at kernel addresses that stay valid until
+            // the post operation returns (ib_verbs.h, `IB_SEND_INLINE`). `piece` has `n` bytes.
             unsafe {
                 shared_bytes::copy(piece.as_mut_ptr(), segment.addr as usize as *const u8, n)
             };
@@ -219,11 +210,16 @@ impl<'a, D: Driver> SendWr<'a, D> {
     }
 }
 
-/// A list of receive work requests that is being posted.
+/// A list of receive work requests (`struct ib_recv_wr`) that is being posted.
+///
+/// # Invariants
+///
+/// `next` is null or an element of a list that a consumer posts, and that does not change during
+/// `'a`.
 pub struct RecvWrs<'a> {
     next: *const raw::ib_recv_wr,
-    current: *const raw::ib_recv_wr,
-    _p: PhantomData<&'a raw::ib_recv_wr>,
+    /// The work request that was taken last, or the first one if none was taken.
+    bad: &'a mut *const raw::ib_recv_wr,
 }
 
 impl RecvWrs<'_> {
@@ -231,19 +227,19 @@ impl RecvWrs<'_> {
     ///
     /// # Safety
     ///
-    /// `head` is null or a list that a consumer posts. It is used only while the post operation
-    /// runs.
-    pub(crate) unsafe fn new(head: *const raw::ib_recv_wr) -> Self {
-        Self {
-            next: head,
-            current: head,
-            _p: PhantomData,
-        }
-    }
-
-    /// Returns the work request that was taken last, or the first one if none was taken.
-    pub(crate) fn bad(&self) -> *const raw::ib_recv_wr {
-        self.current
+    /// `head` is null or a list that a consumer posts, and that does not change during `'a`, while
+    /// the post operation runs. `bad` is valid for writes.
+    pub(crate) unsafe fn new(
+        head: *const raw::ib_recv_wr,
+        bad: *mut *const raw::ib_recv_wr,
+    ) -> Self {
+        // SAFETY: The caller guarantees that `bad` is valid.
+        let bad = unsafe {
+            bad.write(head);
+            &mut *bad
+        };
+        // INVARIANT: The caller guarantees the list.
+        Self { next: head, bad }
     }
 }
 
@@ -251,76 +247,34 @@ impl<'a> Iterator for RecvWrs<'a> {
     type Item = RecvWr<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: The caller of `new` guarantees that `next` is null or a valid element of the
-        // list.
-        let wr = unsafe { self.next.as_ref() }?;
-        self.current = self.next;
-        self.next = wr.next;
-        Some(RecvWr(wr))
+        // SAFETY: By the type invariant, `next` is null or a valid element of the list. Both
+        // members of its union are 64 bits of plain data.
+        unsafe {
+            let wr = self.next.as_ref()?;
+            *self.bad = self.next;
+            // INVARIANT: `wr.next` continues the list.
+            self.next = wr.next;
+            Some(RecvWr {
+                wr_id: wr.__bindgen_anon_1.wr_id,
+                num_sge: wr.num_sge as u32,
+                segments: segments(wr.sg_list, wr.num_sge),
+            })
+        }
     }
 }
 
 /// A receive work request.
-pub struct RecvWr<'a>(&'a raw::ib_recv_wr);
-
-impl<'a> RecvWr<'a> {
-    /// Returns the identifier that the completion will carry.
-    pub fn wr_id(&self) -> u64 {
-        // SAFETY: Both members of the union are 64 bits of plain data.
-        unsafe { self.0.__bindgen_anon_1.wr_id }
-    }
-
-    /// Returns the number of data segments, as given by the consumer.
-    pub fn num_sge(&self) -> u32 {
-        u32::try_from(self.0.num_sge).unwrap_or(u32::MAX)
-    }
-
-    /// Returns the data segments.
-    pub fn segments(&self) -> impl Iterator<Item = DataSegment> + 'a {
-        segments(self.0.sg_list, self.0.num_sge)
-    }
-}
-
-/// A kernel consumer's memory for work completions (`struct ib_wc`).
-///
-/// # Invariants
-///
-/// The first `len` entries are initialized.
-pub struct WcBuffer<'a> {
-    entries: &'a mut [MaybeUninit<raw::ib_wc>],
-    len: usize,
-}
-
-/// The contents of a work completion.
-#[derive(Clone, Copy, Default)]
-pub struct WcContents {
-    /// Identifier of the work request.
+pub struct RecvWr<'a> {
+    /// The identifier that the completion will carry.
     pub wr_id: u64,
-    /// `enum ib_wc_status`.
-    pub status: u32,
-    /// `enum ib_wc_opcode`.
-    pub opcode: u32,
-    /// Vendor-specific detail of a failure.
-    pub vendor_err: u32,
-    /// Bytes transferred.
-    pub byte_len: u32,
-    /// Immediate data (network byte order) or invalidated key.
-    pub imm_or_key: u32,
-    /// Queue pair number of the sender (UD).
-    pub src_qp: u32,
-    /// `IB_WC_*`.
-    pub flags: u32,
-    /// Index of the P_Key.
-    pub pkey_index: u16,
-    /// Service level (UD).
-    pub sl: u8,
-    /// `enum rdma_network_type` (UD).
-    pub network_hdr_type: u8,
-    /// Ethernet address of the sender (UD).
-    pub smac: [u8; 6],
-    /// VLAN identifier (UD).
-    pub vlan_id: u16,
+    /// The number of data segments, as given by the consumer.
+    pub num_sge: u32,
+    /// The data segments.
+    pub segments: &'a [DataSegment],
 }
+
+/// A work completion, whose fields are named as in ib_verbs.h.
+pub type Wc = raw::ib_wc;
 
 /// `IB_WC_*` flags and opcodes of kernel completions.
 pub mod wc {
@@ -336,59 +290,43 @@ pub mod wc {
     pub const NETWORK_IPV6: u8 = raw::rdma_network_type_RDMA_NETWORK_IPV6 as u8;
 }
 
-impl<'a> WcBuffer<'a> {
-    pub(crate) fn new(entries: &'a mut [MaybeUninit<raw::ib_wc>]) -> Self {
-        Self { entries, len: 0 }
-    }
+/// A kernel consumer's memory for work completions.
+///
+/// # Invariants
+///
+/// The first `len` entries are initialized.
+pub struct WcBuffer<'a> {
+    pub(super) entries: &'a mut [MaybeUninit<Wc>],
+    pub(super) len: usize,
+}
 
-    /// Returns the number of completions in the buffer.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
+impl WcBuffer<'_> {
     /// Returns whether the buffer has room for another completion.
     pub fn has_room(&self) -> bool {
         self.len < self.entries.len()
     }
 
-    /// Appends a completion of the queue pair `qp`, if there is room.
-    pub fn push(&mut self, contents: &WcContents, qp: &QpIdentity) {
+    /// Appends a completion of the queue pair `qp`, if there is room. `imm_or_key` is the immediate
+    /// data (network byte order) or the invalidated key. The caller sets the other fields of `wc`.
+    pub fn push(&mut self, wr_id: u64, imm_or_key: u32, qp: &QpIdentity, mut wc: Wc) {
         let Some(entry) = self.entries.get_mut(self.len) else {
             return;
         };
-        // INVARIANT: The entry is initialized here.
-        self.len = self.len.wrapping_add(1);
-        let wc: &mut raw::ib_wc = entry.write(pin_init::zeroed());
-        wc.__bindgen_anon_1.wr_id = contents.wr_id;
-        wc.status = contents.status;
-        wc.opcode = contents.opcode;
-        wc.vendor_err = contents.vendor_err;
-        wc.byte_len = contents.byte_len;
+        wc.__bindgen_anon_1.wr_id = wr_id;
+        wc.ex.invalidate_rkey = imm_or_key;
         wc.qp = qp.0;
-        wc.ex.invalidate_rkey = contents.imm_or_key;
-        wc.src_qp = contents.src_qp;
-        wc.wc_flags = contents.flags as i32;
-        wc.pkey_index = contents.pkey_index;
-        wc.sl = contents.sl;
         wc.port_num = device::PORT;
-        wc.smac = contents.smac;
-        wc.vlan_id = contents.vlan_id;
-        wc.network_hdr_type = contents.network_hdr_type;
+        // INVARIANT: The entry is initialized here.
+        entry.write(wc);
+        self.len = self.len.wrapping_add(1);
     }
 }
 
 /// Identity of a completion's ib_core queue pair: a pointer that only the consumer dereferences.
 #[derive(Clone, Copy)]
-pub struct QpIdentity(*mut raw::ib_qp);
+pub struct QpIdentity(pub(super) *mut raw::ib_qp);
 
 // SAFETY: The pointer is an identity, and this crate never dereferences it.
 unsafe impl Send for QpIdentity {}
 // SAFETY: A shared reference only allows copying the pointer.
 unsafe impl Sync for QpIdentity {}
-
-impl QpIdentity {
-    /// Returns the identity of the queue pair to which `target` belongs.
-    pub fn of(target: &QpTarget) -> Self {
-        Self(target.as_ptr())
-    }
-}

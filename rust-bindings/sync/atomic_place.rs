@@ -20,7 +20,6 @@ pub(super) struct AtomicPlace<P: ForeignOwnable>(Atomic<*mut c_void>, PhantomDat
 unsafe impl<P: ForeignOwnable> pin_init::Zeroable for AtomicPlace<P> {}
 
 impl<P: ForeignOwnable> AtomicPlace<P> {
-    /// Creates an empty place.
     pub(super) const fn empty() -> Self {
         // INVARIANT: The pointer is null.
         Self(Atomic::new(ptr::null_mut()), PhantomData)

@@ -35,20 +35,16 @@ impl IndexPool {
     }
 
     /// Allocates the lowest free index of `range`. Returns `ENOSPC` if no index is free, `EINVAL`
-    /// if the range extends beyond `i32::MAX`. Any context that `flags` allows.
+    /// if the range extends beyond `i32::MAX`. Any context that `flags` allows; memory is charged
+    /// to the current process's memory cgroup if it allows sleeping.
     pub fn alloc(&self, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         let (min, max) = (*range.start(), *range.end());
         if max > i32::MAX as u32 {
             return Err(EINVAL);
         }
-        if min > max {
-            return Err(ENOSPC);
-        }
         // The kernel crate's `Flags` do not expose their value.
-        let gfp = if flags.contains(GFP_KERNEL_ACCOUNT) {
+        let gfp = if flags.contains(GFP_KERNEL) {
             raw::GFP_KERNEL_ACCOUNT
-        } else if flags.contains(GFP_KERNEL) {
-            raw::GFP_KERNEL
         } else {
             raw::GFP_ATOMIC
         };
@@ -66,13 +62,11 @@ impl IndexPool {
     /// stale index of its previous owner then most likely finds nothing. Errors are those of
     /// [`alloc`](Self::alloc).
     pub fn alloc_from(&self, hint: u32, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
-        if range.contains(&hint) {
-            match self.alloc(hint..=*range.end(), flags) {
-                Err(e) if e == ENOSPC => {}
-                other => return other,
-            }
+        let from = hint.max(*range.start());
+        match self.alloc(from..=*range.end(), flags) {
+            Err(e) if e == ENOSPC => self.alloc(range, flags),
+            result => result,
         }
-        self.alloc(range, flags)
     }
 
     /// Frees an index that [`alloc`](Self::alloc) returned. Any context.

@@ -51,23 +51,14 @@ pub fn irqs_disabled() -> bool {
 }
 
 /// A guard that disables interrupts on this CPU and restores their previous state when it is
-/// dropped.
-///
-/// Holding it while taking a [`SpinLock`] is equivalent to
-/// `spin_lock_irqsave()`. Guards must be dropped in reverse order of creation.
-pub struct IrqGuard {
-    flags: usize,
-    _not_send: NotThreadSafe,
-}
+/// dropped. Guards must be dropped in reverse order of creation.
+pub struct IrqGuard(usize, NotThreadSafe);
 
 impl IrqGuard {
     /// Disables interrupts.
     #[inline]
     pub(crate) fn new() -> Self {
-        Self {
-            flags: raw::safe::shim_local_irq_save(),
-            _not_send: NotThreadSafe,
-        }
+        Self(raw::safe::shim_local_irq_save(), NotThreadSafe)
     }
 }
 
@@ -76,14 +67,12 @@ impl Drop for IrqGuard {
     fn drop(&mut self) {
         // SAFETY: `new` saved this state on this CPU: the guard is not `Send`, and a task does not
         // sleep with interrupts disabled.
-        unsafe { raw::shim_local_irq_restore(self.flags) };
+        unsafe { raw::shim_local_irq_restore(self.0) };
     }
 }
 
-/// A [`SpinLock`] that is held with softirqs or interrupts disabled by guard `G`.
-///
-/// It combines both guards, so that the lock is always released before `G` is dropped. Two separate
-/// guards in one scope are easily dropped in the wrong order.
+/// A [`SpinLock`] that is held with softirqs or interrupts disabled by guard `G`, which is dropped
+/// after the lock has been released.
 pub struct Locked<'a, T, G> {
     // Fields are dropped in declaration order.
     guard: SpinLockGuard<'a, T>,
@@ -161,7 +150,7 @@ impl Nesting {
 #[must_use = "the call ends when this is dropped"]
 pub struct Nested<'a> {
     nesting: &'a Nesting,
-    // Dropped after the body of `drop`, so the call ends on the CPU on which it began.
+    // Dropped after the body of `drop`, which is thus on the CPU on which the call began.
     _bh: BhGuard,
 }
 

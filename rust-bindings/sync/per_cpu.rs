@@ -81,11 +81,16 @@ impl<const N: usize> PerCpuCounters<N> {
         Ok(Self(PerCpu::zeroed(raw::GFP_KERNEL_ACCOUNT)?))
     }
 
+    /// Returns the per-CPU pointer to a counter, if it exists.
+    #[inline]
+    fn counter(&self, index: usize) -> Option<*mut u64> {
+        (index < N).then(|| self.0.as_ptr().cast::<u64>().wrapping_add(index))
+    }
+
     /// Adds `n` to a counter of this CPU. Does nothing if the counter does not exist. Any context.
     #[inline]
     pub fn add(&self, index: usize, n: u64) {
-        if index < N {
-            let counter = self.0.as_ptr().cast::<u64>().wrapping_add(index);
+        if let Some(counter) = self.counter(index) {
             // SAFETY: The counter exists. `this_cpu_add` may be used in any context
             // (linux/percpu-defs.h).
             unsafe { raw::shim_this_cpu_add_u64(counter, n) };
@@ -95,13 +100,10 @@ impl<const N: usize> PerCpuCounters<N> {
     /// Returns this CPU's value, or 0 if the counter does not exist. Any context.
     #[inline]
     pub(super) fn this_cpu(&self, index: usize) -> u64 {
-        if index >= N {
-            return 0;
-        }
-        let counter = self.0.as_ptr().cast::<u64>().wrapping_add(index);
         // SAFETY: The counter exists. `this_cpu_read` may be used in any context
         // (linux/percpu-defs.h).
-        unsafe { raw::shim_this_cpu_read_u64(counter) }
+        let read = |counter: *mut u64| unsafe { raw::shim_this_cpu_read_u64(counter) };
+        self.counter(index).map_or(0, read)
     }
 
     /// Returns the sum over all CPUs, or 0 if the counter does not exist. Concurrent additions may

@@ -4,10 +4,10 @@
 //!
 //! C header: `include/linux/rcupdate.h`.
 
-use super::{arc_borrow_ref, atomic_place::AtomicPlace, synchronize_rcu_expedited};
+use super::{atomic_place::AtomicPlace, synchronize_rcu_expedited};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc},
+    sync::{rcu, Arc, ArcBorrow},
 };
 
 /// Holds a reference to an object, or nothing. Readers take neither a lock nor a reference. Setting
@@ -28,10 +28,10 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
 
     /// Returns the object, valid while the guard is held. Any context.
     #[inline]
-    pub fn get<'a>(&'a self, _guard: &'a rcu::Guard) -> Option<&'a T> {
+    pub fn get<'a>(&'a self, _guard: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
         // SAFETY: The reference outlives the guard: `take` waits for a grace period (rcupdate.h,
         // `synchronize_rcu()`) before it gives the reference away.
-        unsafe { self.0.get() }.map(arc_borrow_ref)
+        unsafe { self.0.get() }
     }
 
     /// Sets the object. Returns `EBUSY` if there is already one, which stays. Callable in any

@@ -114,8 +114,7 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
     /// [`Arc::from`] turns the result into an owned reference.
     #[inline]
     pub fn get<'a>(&'a self, index: u32, _guard: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
-        let (top, middle, low) = split(index)?;
-        let leaf = self.root.child(top)?.child(middle)?;
+        let (leaf, low) = self.leaf(index)?;
         // Acquire pairs with the publication in `insert`.
         let value = NonNull::new(leaf.values.get(low)?.load(Acquire))?;
         // SAFETY: The value was read under RCU, so the table's reference to it outlives the guard:
@@ -149,17 +148,20 @@ impl<T: Send + Sync + 'static> RcuTable<T> {
     /// Readers that have already found the entry may use it until their guard ends. The index can
     /// be reused immediately.
     pub fn remove(&self, index: u32) -> bool {
-        let Some(record) = self.take(index) else {
-            return false;
-        };
         // SAFETY: Dropping the table waits for the callback.
-        unsafe { Record::drop_later(record) };
-        true
+        let drop_later = |record| unsafe { Record::drop_later(record) };
+        self.take(index).map(drop_later).is_some()
+    }
+
+    /// Returns the leaf with the slot of an index, if it exists, and the position in the leaf.
+    #[inline]
+    fn leaf(&self, index: u32) -> Option<(&Leaf<T>, usize)> {
+        let (top, middle, low) = split(index)?;
+        Some((self.root.child(top)?.child(middle)?, low))
     }
 
     fn take(&self, index: u32) -> Option<KBox<Record<Arc<T>>>> {
-        let (top, middle, low) = split(index)?;
-        let leaf = self.root.child(top)?.child(middle)?;
+        let (leaf, low) = self.leaf(index)?;
         // If several callers remove the index, one of them gets the value and thus the record.
         let value = leaf.values.get(low)?.xchg(ptr::null_mut(), Full);
         if value.is_null() {

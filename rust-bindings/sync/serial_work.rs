@@ -40,22 +40,15 @@ pub struct SerialWork<T, const ID: u64 = 0> {
     state: Atomic<u32>,
 }
 
-/// The queue of a [`SerialWork`].
-pub enum SerialQueue {
-    /// In a softirq (`system_bh_wq`).
-    Softirq,
-    /// In a thread, which may sleep. The queue must be open as long as the work can be started.
-    Thread(&'static ModuleWorkqueue),
-}
-
 /// The task of a [`SerialWork`].
 pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
     /// Number of rounds after which other work gets its turn.
     const ROUNDS: u32 = 16;
 
-    /// Returns the queue of the work item: a softirq by default.
-    fn queue() -> SerialQueue {
-        SerialQueue::Softirq
+    /// Returns the queue of the work item, which must be open as long as the work can be started.
+    /// `None`, the default, is a softirq (`system_bh_wq`).
+    fn queue() -> Option<&'static ModuleWorkqueue> {
+        None
     }
 
     /// Does a part of the work; `kinds` were marked since the previous round. Returns whether more
@@ -72,14 +65,8 @@ pub trait HasSerialWork<const ID: u64 = 0>:
     fn serial_work(&self) -> &SerialWork<Self, ID>;
 }
 
-/// Implements [`HasSerialWork`](crate::sync::HasSerialWork).
-///
-/// ```ignore
-/// impl_has_serial_work! {
-///     impl HasSerialWork<0> for QueuePair { self.send_work }
-///     impl HasSerialWork<1> for QueuePair { self.recv_work }
-/// }
-/// ```
+/// Implements [`HasSerialWork`](crate::sync::HasSerialWork) for fields, for example
+/// `impl HasSerialWork<1> for QueuePair { self.recv_work }`.
 #[macro_export]
 macro_rules! impl_has_serial_work {
     ($(impl HasSerialWork<$id:tt> for $owner:ty { self.$field:ident })*) => {$(
@@ -157,17 +144,13 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
     /// Waits until no context does the work, and closes it: no context can start it from then on.
     /// Marks are lost. Sleeps; must not be called from the work.
     pub fn close(&self) {
-        let mut now = self.state.load(Relaxed);
-        while now & CLOSED == 0 {
-            if now & RUNNING != 0 {
-                fsleep(Delta::from_micros(20));
-                now = self.state.load(Relaxed);
-                continue;
+        loop {
+            let now = self.state.load(Relaxed);
+            let is_idle = now & RUNNING == 0;
+            if now & CLOSED != 0 || is_idle && self.state.cmpxchg(now, CLOSED, Full).is_ok() {
+                return;
             }
-            match self.state.cmpxchg(now, CLOSED, Full) {
-                Ok(_) => return,
-                Err(other) => now = other,
-            }
+            fsleep(Delta::from_micros(20));
         }
     }
 
@@ -242,10 +225,10 @@ impl<T: SerialTask<ID>, const ID: u64> Drop for Turn<'_, T, ID> {
         let this = self.0;
         // The work item is not queued yet, since only the owner of the turn queues it.
         let queued = match T::queue() {
-            SerialQueue::Softirq => workqueue::system_bh()
+            Some(queue) => queue.enqueue::<Arc<T>, ID>(this.into()),
+            None => workqueue::system_bh()
                 .enqueue::<Arc<T>, ID>(this.into())
                 .is_ok(),
-            SerialQueue::Thread(queue) => queue.enqueue::<Arc<T>, ID>(this.into()),
         };
         if !queued {
             this.serial_work().state.xchg(0, Full);

@@ -5,11 +5,11 @@
 #[kernel::prelude::kunit_tests(linux_rdma_sync)]
 mod cases {
     use crate::{
-        impl_has_serial_work, impl_has_soft_timer,
+        impl_has_serial_work,
         sync::ModuleWorkqueue,
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
-        sync::{SerialQueue, SerialTask, SerialWork},
+        sync::{SerialTask, SerialWork},
         time,
     };
     use kernel::{
@@ -250,10 +250,6 @@ mod cases {
         work: Work<Owner>,
     }
 
-    impl_has_soft_timer! {
-        impl HasSoftTimer<Self> for Owner { self.timer }
-    }
-
     impl_has_work! {
         impl HasWork<Self> for Owner { self.work }
     }
@@ -295,6 +291,10 @@ mod cases {
     }
 
     impl TimerCallback for Owner {
+        fn timer(&self) -> &SoftTimer<Self> {
+            &self.timer
+        }
+
         fn expired(this: ArcBorrow<'_, Self>) {
             this.last.store(time::monotonic_ns(), Relaxed);
             let again = this.again.load(Relaxed);
@@ -472,10 +472,6 @@ mod cases {
 
     impl SerialTask for Worker {
         const ROUNDS: u32 = 4;
-
-        fn queue() -> SerialQueue {
-            SerialQueue::Softirq
-        }
 
         fn round(this: ArcBorrow<'_, Self>, kinds: u32) -> bool {
             this.overlaps.add(this.inside.xchg(1, Full), Relaxed);

@@ -10,7 +10,6 @@
 
 use super::{lock_irqsave, smp_mb};
 use crate::raw;
-use core::{marker::PhantomData, mem::ManuallyDrop};
 use kernel::{
     prelude::*,
     static_lock_class,
@@ -33,36 +32,37 @@ static LOCK_NAME: &CStr = c"SoftTimer";
 
 /// A high-resolution timer on `CLOCK_MONOTONIC` that expires in softirq context.
 ///
-/// It is a pinned field of `T`, which lives in an [`Arc`]. `ID` distinguishes several timers of one
-/// type. [`impl_has_soft_timer!`](crate::impl_has_soft_timer) names the field.
+/// It is a pinned field of `T`, which lives in an [`Arc`].
 ///
 /// # Invariants
 ///
-/// - `timer` is initialised, and calls `run::<T, ID>`.
-/// - `deadline` is written only with `lock` held. If it is [`IDLE`], the timer is not queued;
-///   otherwise the timer owns a reference to the `T` that contains it.
+/// - `timer` is initialised, and calls `run::<T>`.
+/// - `deadline` is written only with `owner` locked. If it is [`IDLE`], the timer is not queued and
+///   `owner` is empty. Otherwise `owner` has a reference to the `T` that contains the timer.
 #[pin_data]
 #[repr(C)]
-pub struct SoftTimer<T, const ID: u64 = 0> {
+pub struct SoftTimer<T> {
     /// The first field, so that a pointer to it is also a pointer to the `SoftTimer`.
     #[pin]
     timer: Opaque<raw::rdma_soft_timer>,
     /// Deadline in nanoseconds of `CLOCK_MONOTONIC`, or [`IDLE`].
     deadline: Atomic<u64>,
-    /// Taken with interrupts disabled, so that callers may be in any context.
+    /// Locked with interrupts disabled, so that callers may be in any context.
     #[pin]
-    lock: SpinLock<()>,
-    _owner: PhantomData<fn(T)>,
+    owner: SpinLock<Option<Arc<T>>>,
 }
 
-// SAFETY: The timer's base lock and `lock` protect the state. `T` is reached only through
-// references to it, and `HasSoftTimer` requires it to be `Send` and `Sync`.
-unsafe impl<T, const ID: u64> Send for SoftTimer<T, ID> {}
-// SAFETY: Shared references change the timer under `lock`; `deadline` is an atomic.
-unsafe impl<T, const ID: u64> Sync for SoftTimer<T, ID> {}
+// SAFETY: The timer's base lock and that of `owner` protect the state. A timer only exists for a
+// `T: TimerCallback`, which is `Send` and `Sync`.
+unsafe impl<T> Send for SoftTimer<T> {}
+// SAFETY: Shared references change the timer with `owner` locked; `deadline` is an atomic.
+unsafe impl<T> Sync for SoftTimer<T> {}
 
-/// The callback of a [`SoftTimer`].
-pub trait TimerCallback<const ID: u64 = 0>: HasSoftTimer<ID> {
+/// An object with a [`SoftTimer`].
+pub trait TimerCallback: Send + Sync + Sized + 'static {
+    /// Returns the timer, which is a field of the object.
+    fn timer(&self) -> &SoftTimer<Self>;
+
     /// Called in softirq context at or after the deadline. The timer is no longer armed, and the
     /// callback may arm it again.
     ///
@@ -71,59 +71,7 @@ pub trait TimerCallback<const ID: u64 = 0>: HasSoftTimer<ID> {
     fn expired(this: ArcBorrow<'_, Self>);
 }
 
-/// Locates the timer in an object. Use [`impl_has_soft_timer!`](crate::impl_has_soft_timer).
-///
-/// # Safety
-///
-/// `timer` and `raw_owner` convert between the object and one timer field, which is the same in
-/// both functions.
-pub unsafe trait HasSoftTimer<const ID: u64 = 0>: Send + Sync + Sized + 'static {
-    /// Returns the timer of an object.
-    fn timer(&self) -> &SoftTimer<Self, ID>;
-
-    /// Returns the object that contains a timer.
-    ///
-    /// # Safety
-    ///
-    /// `timer` points to the timer field of a live object.
-    unsafe fn raw_owner(timer: *const SoftTimer<Self, ID>) -> *const Self;
-}
-
-/// Implements [`HasSoftTimer`](crate::sync::HasSoftTimer).
-///
-/// ```ignore
-/// impl_has_soft_timer! {
-///     impl HasSoftTimer<Self> for QueuePair { self.timer }
-///     impl HasSoftTimer<Self, 1> for QueuePair { self.ack_timer }
-/// }
-/// ```
-#[macro_export]
-macro_rules! impl_has_soft_timer {
-    ($(
-        impl$({$($generics:tt)*})? HasSoftTimer<Self $(, $id:tt)?> for $owner:ty {
-            self.$field:ident
-        }
-    )*) => {$(
-        // SAFETY: The return type of `timer` checks the type of the field, and both functions use
-        // the same field.
-        unsafe impl$(<$($generics)*>)? $crate::sync::HasSoftTimer$(<$id>)? for $owner {
-            #[inline]
-            fn timer(&self) -> &$crate::sync::SoftTimer<Self $(, $id)?> {
-                &self.$field
-            }
-
-            #[inline]
-            unsafe fn raw_owner(
-                timer: *const $crate::sync::SoftTimer<Self $(, $id)?>,
-            ) -> *const Self {
-                // SAFETY: The caller guarantees that `timer` points to this field of a live object.
-                unsafe { timer.byte_sub(::core::mem::offset_of!(Self, $field)).cast() }
-            }
-        }
-    )*};
-}
-
-impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
+impl<T: TimerCallback> SoftTimer<T> {
     /// Creates a timer that is not armed.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
@@ -132,7 +80,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
                 // SAFETY: `slot` is valid for writes of the struct. Both fields are initialised;
                 // `hrtimer_setup` (kernel/time/hrtimer.c) accepts uninitialised memory.
                 unsafe {
-                    (&raw mut (*slot).expired).write(Some(run::<T, ID>));
+                    (&raw mut (*slot).expired).write(Some(run::<T>));
                     raw::hrtimer_setup(
                         &raw mut (*slot).timer,
                         Some(raw::rdma_trampoline_timer),
@@ -142,8 +90,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
                 }
             }),
             deadline: Atomic::new(IDLE),
-            lock <- SpinLock::new((), LOCK_NAME, static_lock_class!()),
-            _owner: PhantomData,
+            owner <- SpinLock::new(None, LOCK_NAME, static_lock_class!()),
         })
     }
 
@@ -174,19 +121,21 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     #[cold]
     fn arm_slow(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
         let this = owner.timer();
-        let _locked = lock_irqsave(&this.lock);
+        let mut locked = lock_irqsave(&this.owner);
         let before = this.deadline.load(Relaxed);
-        if before <= deadline_ns {
+        let offset = (&raw const *this as usize).wrapping_sub(&raw const *owner as usize);
+        // A timer outside of the object would not live as long as the reference below.
+        if before <= deadline_ns || offset >= size_of::<T>() {
             return;
         }
         if before == IDLE {
-            // INVARIANT: The timer owns this reference from now on.
-            let _timers_own = ManuallyDrop::new(Arc::from(owner));
+            *locked = Some(owner.into());
         }
+        // INVARIANT: The timer has a reference to the object that contains it.
         this.deadline.store(deadline_ns, Relaxed);
         // SAFETY: The timer is initialised by the type invariant; hrtimer_start_range_ns()
         // (kernel/time/hrtimer.c) also restarts a timer that is queued or running. It lives until
-        // it has run or is cancelled, because it owns a reference to its owner.
+        // it has run or is cancelled, because it has a reference to the object that contains it.
         unsafe {
             raw::hrtimer_start_range_ns(
                 this.raw(),
@@ -206,22 +155,19 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     /// Cancels the timer if it is queued, without waiting for a running callback. Any context.
     /// Returns whether no callback is running.
     fn cancel(owner: ArcBorrow<'_, T>) -> bool {
-        let owner = Arc::from(owner);
         let this = owner.timer();
-        let locked = lock_irqsave(&this.lock);
+        let mut locked = lock_irqsave(&this.owner);
         // SAFETY: The timer is initialised by the type invariant; hrtimer_try_to_cancel()
-        // (kernel/time/hrtimer.c) locks its base. The timer owned a reference to `owner` while it
-        // was queued.
-        unsafe {
-            let removed = raw::hrtimer_try_to_cancel(this.raw());
-            if removed > 0 {
-                // INVARIANT: The timer is not queued now, and its reference is dropped.
-                this.deadline.store(IDLE, Relaxed);
-                drop(locked);
-                drop(Arc::from_raw(Arc::as_ptr(&owner)));
-            }
-            removed >= 0
+        // (kernel/time/hrtimer.c) locks its base.
+        let removed = unsafe { raw::hrtimer_try_to_cancel(this.raw()) };
+        if removed > 0 {
+            // INVARIANT: The timer is not queued now, and gives up its reference.
+            this.deadline.store(IDLE, Relaxed);
+            let reference = locked.take();
+            drop(locked);
+            drop(reference);
         }
+        removed >= 0
     }
 
     /// Cancels the timer and waits for a running callback. Sleeps; must not be called from the
@@ -229,7 +175,7 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
     ///
     /// The timer stays cancelled only if nothing arms it concurrently.
     pub fn cancel_sync(owner: ArcBorrow<'_, T>) {
-        // A running callback takes `lock`, and may arm the timer again.
+        // A running callback locks `owner`, and may arm the timer again.
         while !Self::cancel(owner) {
             fsleep(Delta::from_micros(20));
         }
@@ -240,39 +186,35 @@ impl<T: TimerCallback<ID>, const ID: u64> SoftTimer<T, ID> {
 ///
 /// # Safety
 ///
-/// `timer` belongs to a [`SoftTimer<T, ID>`] that was armed and has expired. This is the only call
-/// for that expiry, and no lock is held.
-unsafe extern "C" fn run<T: TimerCallback<ID>, const ID: u64>(timer: *mut raw::hrtimer) {
-    let this = timer.cast::<SoftTimer<T, ID>>();
+/// `timer` belongs to a [`SoftTimer<T>`] that was armed and has expired. This is the only call for
+/// that expiry, and no lock is held.
+unsafe extern "C" fn run<T: TimerCallback>(timer: *mut raw::hrtimer) {
     // SAFETY: Only `__run_hrtimer()` (kernel/time/hrtimer.c) calls this, through the trampoline and
     // without the lock of the timer's base. The timer is the first field of a `repr(C)`
-    // `SoftTimer`, which is a field of a live object: the timer owns a reference to it, which is
+    // `SoftTimer`, which is valid: it has a reference to the object that contains it, which is
     // taken below.
-    let (owner, this) = unsafe { (T::raw_owner(this), &*this) };
-    let locked = lock_irqsave(&this.lock);
+    let this = unsafe { &*timer.cast::<SoftTimer<T>>() };
+    let mut locked = lock_irqsave(&this.owner);
     // SAFETY: The timer is initialised. Only hrtimer_start_range_ns() and hrtimer_try_to_cancel()
-    // change `is_queued`, and both are called with `lock` held. The core clears it before it calls
-    // this function (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only if a
+    // change `is_queued`, and both are called with `owner` locked. The core clears it before it
+    // calls this function (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only if a
     // callback asks for a restart.
     let queued_again = unsafe { core::ptr::read_volatile(&raw const (*timer).is_queued) };
-    // SAFETY: By the type invariant, the timer owns a reference to `owner`, which cannot be given
-    // up while `lock` is held.
-    let owner = unsafe {
-        if queued_again {
-            // The timer was armed for an earlier time after it expired, so it keeps its reference.
-            Arc::from(ArcBorrow::from_raw(owner))
-        } else {
-            // INVARIANT: The timer is idle and not queued, and gives up its reference.
-            this.deadline.store(IDLE, Relaxed);
-            Arc::from_raw(owner)
-        }
+    let owner = if queued_again {
+        // The timer was armed for an earlier time after it expired, so it keeps its reference.
+        locked.clone()
+    } else {
+        // INVARIANT: The timer is idle and not queued, and gives up its reference.
+        this.deadline.store(IDLE, Relaxed);
+        locked.take()
     };
     drop(locked);
     // Pairs with the barrier in `arm`.
     smp_mb();
-    T::expired(owner.as_arc_borrow());
-    // If this drops the last reference, the timer is freed as well. It is not queued, which would
-    // require a reference. The hrtimer core does not touch it after a callback that returns
+    if let Some(owner) = owner {
+        T::expired(owner.as_arc_borrow());
+    }
+    // If this dropped the last reference, the timer was freed as well. It was not queued, which
+    // would require a reference. The hrtimer core does not touch it after a callback that returns
     // HRTIMER_NORESTART.
-    drop(owner);
 }

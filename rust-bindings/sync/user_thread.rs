@@ -5,8 +5,8 @@
 //!
 //! C header: `include/linux/sched/vhost_task.h`.
 
-use super::{Gate, ModuleWorkqueue, OpenWorkqueue};
-use crate::raw;
+use super::{gate::GateGuard, Gate, ModuleWorkqueue, OpenWorkqueue};
+use crate::{errno, raw};
 use core::{ffi::c_void, ptr};
 use kernel::{
     error::from_err_ptr,
@@ -99,6 +99,8 @@ struct Shared<T: ThreadBody> {
     ending: Mutex<()>,
     #[pin]
     work: Work<Shared<T>>,
+    /// Dropped last.
+    _live: GateGuard<'static>,
 }
 
 impl_has_work! {
@@ -115,6 +117,9 @@ impl<T: ThreadBody> UserThread<T> {
     /// was handled. Returns `EOPNOTSUPP` without [`HAS_USER_THREADS`], and `ENODEV` without
     /// [`UserThreads`].
     pub fn spawn(name: &CStr, body: Arc<T>) -> Result<Self> {
+        if !HAS_USER_THREADS {
+            return Err(errno::not_supported());
+        }
         let live = LIVE.enter().ok_or(ENODEV)?;
         let shared = Arc::pin_init(
             pin_init!(Shared {
@@ -123,6 +128,7 @@ impl<T: ThreadBody> UserThread<T> {
                 phase: Atomic::new(ALIVE),
                 ending <- new_mutex!((), "rrxe_thread"),
                 work <- new_work!("rrxe_thread"),
+                _live: live,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -130,15 +136,13 @@ impl<T: ThreadBody> UserThread<T> {
         // SAFETY: The name is copied before this returns (kernel/fork.c, `copy_process()`). The
         // functions are called only after the start below.
         let task = from_err_ptr(unsafe {
-            vhost_task_create(Some(turn::<T>), Some(killed::<T>), data, name.as_char_ptr())
+            raw::vhost_task_create(Some(turn::<T>), Some(killed::<T>), data, name.as_char_ptr())
         })?;
         // INVARIANT: The task was created for `shared`, and its thread owns a reference.
         shared.task.store(task, Relaxed);
         let _ = Arc::into_raw(shared.clone());
-        // The work item leaves the gate.
-        core::mem::forget(live);
         // SAFETY: The task is new, and it is started only here.
-        unsafe { vhost_task_start(task) };
+        unsafe { raw::vhost_task_start(task) };
         Ok(Self(shared))
     }
 
@@ -149,10 +153,13 @@ impl<T: ThreadBody> UserThread<T> {
 
     /// Has the thread call [`ThreadBody::is_ready`] if it sleeps.
     pub fn wake(&self) {
-        // SAFETY: The thread is only reaped after `self` is dropped: `turn` and `killed` reap it in
-        // the phase `ENDING`, which `drop` sets, and otherwise `drop` does. `vhost_task_wake()`
-        // (kernel/vhost_task.c) may be called after the thread was killed.
-        unsafe { vhost_task_wake(self.0.task.load(Relaxed)) };
+        if HAS_USER_THREADS {
+            // SAFETY: The task is valid: `turn` and `killed` reap it in the phase `ENDING`, which
+            // `drop` sets, and the work item waits until `drop` has unlocked `ending`; otherwise
+            // `drop` reaps it. `vhost_task_wake()` (kernel/vhost_task.c) may be called after the
+            // thread was killed.
+            unsafe { raw::vhost_task_wake(self.0.task.load(Relaxed)) };
+        }
     }
 }
 
@@ -161,9 +168,7 @@ impl<T: ThreadBody> Drop for UserThread<T> {
         let shared = &self.0;
         let _ending = shared.ending.lock();
         if shared.phase.cmpxchg(ALIVE, ENDING, Full).is_ok() {
-            // SAFETY: By the type invariant of `Shared`, the task is valid while `ending` is
-            // locked: it was valid in the phase `ALIVE`.
-            unsafe { vhost_task_wake(shared.task.load(Relaxed)) };
+            self.wake();
         } else {
             reap(shared, DEAD);
         }
@@ -183,16 +188,15 @@ impl<T: ThreadBody> WorkItem for Shared<T> {
     fn run(this: Arc<Self>) {
         // Waits for the owner, which may be about to wake the thread.
         drop(this.ending.lock());
-        // SAFETY: By the type invariant the task is valid. This work item is queued once, by the
-        // change of the phase to `REAPED`. It runs on a thread of the workqueue, which is not the
-        // one that `vhost_task_stop()` (kernel/vhost_task.c) waits for, and which owned a
-        // reference that came from `into_raw`. The thread may have been killed before. `spawn` has
-        // forgotten its guard of the gate.
-        unsafe {
-            vhost_task_stop(this.task.load(Relaxed));
-            drop(Arc::from_raw(Arc::as_ptr(&this)));
-            drop(this);
-            LIVE.leave();
+        if HAS_USER_THREADS {
+            // SAFETY: By the type invariant the task is valid. This work item is queued once, by
+            // the change of the phase to `REAPED`. It runs on a thread of the workqueue, which is
+            // not the one that `vhost_task_stop()` (kernel/vhost_task.c) waits for, and which owned
+            // a reference that came from `into_raw`. The thread may have been killed before.
+            unsafe {
+                raw::vhost_task_stop(this.task.load(Relaxed));
+                drop(Arc::from_raw(Arc::as_ptr(&this)));
+            }
         }
     }
 }
@@ -218,7 +222,13 @@ unsafe extern "C" fn turn<T: ThreadBody>(data: *mut c_void) -> bool {
     raw::safe::shim_set_current_running();
     let current = CurrentThread(NotThreadSafe);
     shared.body.work(&current);
-    current.run_task_work_soon();
+    // `vhost_task_fn()` runs the work that is due before the return to user mode, to which this
+    // thread never returns, if it finds this flag by `signal_pending()`; `get_signal()`
+    // (kernel/signal.c) clears it. The scheduler throttles a task of a control group that has used
+    // up its `cpu.max` by such work (`task_throttle_setup_work()`, kernel/sched/fair.c).
+    if raw::safe::shim_take_notify_resume() {
+        raw::safe::shim_set_notify_signal();
+    }
     true
 }
 
@@ -262,49 +272,8 @@ impl CurrentThread {
         }
         self.resched();
     }
-
-    /// Has `vhost_task_fn()` run the work that is due before the return to user mode, to which this
-    /// thread never returns.
-    ///
-    /// The scheduler depends on it: it throttles a task of a control group that has used up its
-    /// `cpu.max` by such work (`task_throttle_setup_work()`, kernel/sched/fair.c).
-    #[inline]
-    fn run_task_work_soon(&self) {
-        if raw::safe::shim_take_notify_resume() {
-            // `vhost_task_fn()` finds this flag by `signal_pending()`, and `get_signal()`
-            // (kernel/signal.c) clears it and runs the work.
-            raw::safe::shim_set_notify_signal();
-        }
-    }
 }
 
-/// Whether the kernel has such threads (CONFIG_VHOST_TASK).
+/// Whether the kernel has such threads (CONFIG_VHOST_TASK). If not, the functions of vhost_task.h
+/// do not exist, and the compiler removes the code that calls them.
 pub const HAS_USER_THREADS: bool = cfg!(CONFIG_VHOST_TASK);
-
-#[cfg(CONFIG_VHOST_TASK)]
-use raw::{vhost_task_create, vhost_task_start, vhost_task_stop, vhost_task_wake};
-
-/// The functions of kernel/vhost_task.c in a kernel without it.
-#[cfg(not(CONFIG_VHOST_TASK))]
-mod absent {
-    use super::raw::{vhost_task, EOPNOTSUPP};
-    use core::ffi::c_void;
-
-    pub(super) unsafe fn vhost_task_create(
-        _turn: Option<unsafe extern "C" fn(*mut c_void) -> bool>,
-        _killed: Option<unsafe extern "C" fn(*mut c_void)>,
-        _data: *mut c_void,
-        _name: *const kernel::ffi::c_char,
-    ) -> *mut vhost_task {
-        -(EOPNOTSUPP as isize) as *mut vhost_task
-    }
-
-    pub(super) unsafe fn vhost_task_start(_task: *mut vhost_task) {}
-
-    pub(super) unsafe fn vhost_task_stop(_task: *mut vhost_task) {}
-
-    pub(super) unsafe fn vhost_task_wake(_task: *mut vhost_task) {}
-}
-
-#[cfg(not(CONFIG_VHOST_TASK))]
-use absent::{vhost_task_create, vhost_task_start, vhost_task_stop, vhost_task_wake};

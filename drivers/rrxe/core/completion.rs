@@ -4,10 +4,11 @@
 
 /// The status of a completed work request. The values are those of `enum ibv_wc_status` and
 /// `enum ib_wc_status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
     /// Done.
+    #[default]
     Success = 0,
     /// The message exceeds the receive work request, or a READ response has a wrong length.
     LocLen = 1,

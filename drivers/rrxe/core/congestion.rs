@@ -89,9 +89,8 @@ impl NotificationPoint {
     /// Handles a marked packet that arrived at `now`. Returns whether to send a notification, at
     /// most one per `interval` nanoseconds (L-02).
     pub fn marked(&mut self, now: u64, interval: u64) -> bool {
-        let due = self
-            .last
-            .is_none_or(|last| now.saturating_sub(last) >= interval);
+        let is_over = |last: u64| now.saturating_sub(last) >= interval;
+        let due = self.last.is_none_or(is_over);
         if due {
             self.last = Some(now);
         }
@@ -99,7 +98,6 @@ impl NotificationPoint {
     }
 }
 
-/// A rate limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limit {
     /// Current rate in bytes per second.
@@ -185,12 +183,8 @@ impl RateLimiter {
         }
         self.advance(now);
         let mut limit = match self.limit {
-            Some(limit) => {
-                if now.saturating_sub(limit.reduced) < REDUCE_INTERVAL {
-                    return;
-                }
-                limit
-            }
+            Some(limit) if now.saturating_sub(limit.reduced) < REDUCE_INTERVAL => return,
+            Some(limit) => limit,
             None => Limit {
                 current: measured,
                 alpha: ONE,

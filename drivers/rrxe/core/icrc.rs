@@ -111,17 +111,11 @@ impl Prefix {
     #[inline]
     pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
         let (_, _, to_bth) = self.parts();
-        let rest = match headers.split_first_chunk::<{ Bth::LEN }>() {
-            Some((bth, rest)) => {
-                to_bth.copy_from_slice(bth);
-                mask(to_bth, Bth::RESV8A);
-                rest
-            }
-            None => {
-                to_bth.fill(0xff);
-                &[]
-            }
-        };
+        let (bth, rest) = headers
+            .split_first_chunk()
+            .unwrap_or((&[0xff; Bth::LEN], &[]));
+        to_bth.copy_from_slice(bth);
+        mask(to_bth, Bth::RESV8A);
         let from = if self.is_ipv4 { SHORTER } else { 0 };
         let state = crc(SEED, self.bytes.get(from..).unwrap_or_default());
         crc(state, rest)

@@ -18,15 +18,12 @@ impl Default for Mtu {
 impl Mtu {
     /// Returns the MTU of this many bytes; `None` if it is not one of the five sizes.
     pub const fn from_bytes(bytes: u32) -> Option<Mtu> {
-        let shift = match bytes {
-            256 => 8,
-            512 => 9,
-            1024 => 10,
-            2048 => 11,
-            4096 => 12,
-            _ => return None,
-        };
-        Some(Mtu { shift })
+        match bytes {
+            256 | 512 | 1024 | 2048 | 4096 => Some(Mtu {
+                shift: bytes.trailing_zeros() as u8,
+            }),
+            _ => None,
+        }
     }
 
     /// Returns the MTU in bytes.
@@ -38,13 +35,8 @@ impl Mtu {
     /// Returns the number of packets of a message of `length` bytes. An empty message takes one.
     #[inline]
     pub const fn packets(self, length: u32) -> u32 {
-        match length {
-            0 => 1,
-            n => n
-                .wrapping_sub(1)
-                .wrapping_shr(self.shift as u32)
-                .wrapping_add(1),
-        }
+        let last = length.saturating_sub(1).wrapping_shr(self.shift as u32);
+        last.wrapping_add(1)
     }
 
     /// Returns the offset in bytes of the packet with this index in its message.

@@ -4,9 +4,9 @@
 
 use crate::psn::Psn;
 use crate::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Operation, Reth, XrcEth,
-    ICRC_LEN,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Operation, Reth, XrcEth, ICRC_LEN,
 };
+use crate::Service;
 
 /// A received packet, or a burst: successive packets that differ only in the PSN, which increments.
 /// The payload stays in the driver's memory. A half of a queue pair that accepts a burst
@@ -106,7 +106,7 @@ impl Packet {
             return Err(ParseError::DestQp);
         }
         let operation = bth.opcode.operation().ok_or(ParseError::Opcode)?;
-        let has_xrceth = bth.opcode.class() == Class::Xrc
+        let has_xrceth = bth.opcode.service() == Some(Service::Xrc)
             && !operation.is_response()
             && operation != Operation::Unsupported;
         let xrc_srqn = if has_xrceth {
@@ -115,16 +115,13 @@ impl Packet {
             0
         };
         let ext = Self::parse_ext(&bth, operation, &mut rest)?;
-        let header_len = head.len().wrapping_sub(rest.len());
-        let header_len = u8::try_from(header_len).map_err(|_| ParseError::Length)?;
+        let header_len = head.len().wrapping_sub(rest.len()) as u8;
 
         // Headers, padding and ICRC must fit. Headers are multiples of four bytes, and so is the
         // payload with its padding.
-        let payload_len = total_len
-            .checked_sub(u32::from(header_len))
-            .and_then(|n| n.checked_sub(ICRC_LEN))
-            .and_then(|n| n.checked_sub(u32::from(bth.pad)))
-            .ok_or(ParseError::Length)?;
+        let others = u32::from(header_len).saturating_add(ICRC_LEN);
+        let others = others.saturating_add(bth.pad.into());
+        let payload_len = total_len.checked_sub(others).ok_or(ParseError::Length)?;
         if total_len & 3 != 0 {
             return Err(ParseError::Length);
         }
@@ -142,7 +139,7 @@ impl Packet {
     #[inline(always)]
     fn parse_ext(bth: &Bth, operation: Operation, rest: &mut &[u8]) -> Result<Ext, ParseError> {
         use Operation as O;
-        if bth.opcode.class() == Class::Ud {
+        if bth.opcode.service() == Some(Service::Ud) {
             let deth = Deth::from_bytes(take(rest)?);
             return Ok(match operation {
                 O::SendOnlyImm => Ext::DethImm(deth, ImmDt(*take(rest)?)),
@@ -150,14 +147,6 @@ impl Packet {
             });
         }
         Ok(match operation {
-            O::SendFirst
-            | O::SendMiddle
-            | O::SendLast
-            | O::SendOnly
-            | O::WriteMiddle
-            | O::WriteLast
-            | O::ReadResponseMiddle
-            | O::Unsupported => Ext::None,
             O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => Ext::Imm(ImmDt(*take(rest)?)),
             O::SendLastInvalidate | O::SendOnlyInvalidate => {
                 Ext::Ieth(Ieth::from_bytes(take(rest)?))
@@ -182,9 +171,10 @@ impl Packet {
             }
             O::CompareSwap | O::FetchAdd => Ext::Atomic(AtomicEth::from_bytes(take(rest)?)),
             O::Cnp => {
-                let _: &[u8; CNP_RESERVED] = take(rest)?;
+                take::<CNP_RESERVED>(rest)?;
                 Ext::Cnp
             }
+            _ => Ext::None,
         })
     }
 

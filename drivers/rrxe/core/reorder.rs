@@ -123,7 +123,6 @@ impl Reorder {
         self.get(ring, self.len.checked_sub(1)?)
     }
 
-    /// Returns the n-th packet.
     fn get<'a, P>(&self, ring: &'a [Option<Buffered<P>>], n: u32) -> Option<&'a Buffered<P>> {
         ring.get(self.index(ring.len(), n))?.as_ref()
     }
@@ -134,10 +133,8 @@ impl Reorder {
         let buffered = ring.get_mut(self.index(ring.len(), n))?.take()?;
         self.bytes = self.bytes.saturating_sub(buffered.counts());
         let next = ring.get_mut(self.index(ring.len(), n.wrapping_add(1)));
-        if let Some(next) = next
-            .and_then(Option::as_mut)
-            .filter(|next| next.shares_memory)
-        {
+        let next = next.and_then(Option::as_mut);
+        if let Some(next) = next.filter(|next| next.shares_memory) {
             next.shares_memory = false;
             self.bytes = self.bytes.saturating_add(next.counts());
         }
@@ -220,23 +217,20 @@ impl Reorder {
         }
         let bytes = buffered.counts();
         while self.len as usize >= capacity || self.bytes.saturating_add(bytes) > room {
-            let last = self.len.wrapping_sub(1);
-            if self.len == 0 || at > last {
+            if at == self.len {
                 return Some(buffered.packet);
             }
-            drop(self.take(ring, last));
-            self.len = last;
+            self.len = self.len.wrapping_sub(1);
+            drop(self.take(ring, self.len));
         }
         if self.len == 0 || buffered.arrived < self.oldest {
             self.oldest = buffered.arrived;
         }
         self.bytes = self.bytes.saturating_add(bytes);
-        let mut n = self.len;
-        while n > at {
-            let before = n.wrapping_sub(1);
+        for n in (at..self.len).rev() {
             // Both indices are valid, because the capacity is a power of two.
-            ring.swap(self.index(capacity, before), self.index(capacity, n));
-            n = before;
+            let after = self.index(capacity, n.wrapping_add(1));
+            ring.swap(self.index(capacity, n), after);
         }
         if let Some(slot) = ring.get_mut(self.index(capacity, at)) {
             *slot = Some(buffered);
@@ -256,11 +250,7 @@ impl Reorder {
         while self.len != 0 {
             match self.get(ring, 0).map(|first| first.psn) {
                 Some(psn) if psn.region(expected) != Region::Duplicate => {
-                    return if due(psn) {
-                        self.take_first(ring)
-                    } else {
-                        None
-                    };
+                    return due(psn).then(|| self.take_first(ring)).flatten();
                 }
                 _ => drop(self.take_first(ring)),
             }
@@ -272,23 +262,19 @@ impl Reorder {
     /// without room, the farthest first.
     pub fn move_to<P>(&mut self, from: &mut [Option<Buffered<P>>], to: &mut [Option<Buffered<P>>]) {
         let room = if to.len().is_power_of_two() {
-            u32::try_from(to.len()).unwrap_or(u32::MAX)
+            to.len()
         } else {
             0
         };
-        for n in 0..self.len {
-            if n >= room {
-                drop(self.take(from, n));
-                continue;
-            }
+        while self.len as usize > room {
+            self.len = self.len.wrapping_sub(1);
+            drop(self.take(from, self.len));
+        }
+        for (n, to) in (0..self.len).zip(to) {
             let index = self.index(from.len(), n);
-            let buffered = from.get_mut(index).and_then(Option::take);
-            if let Some(to) = to.get_mut(n as usize) {
-                *to = buffered;
-            }
+            *to = from.get_mut(index).and_then(Option::take);
         }
         self.head = 0;
-        self.len = self.len.min(room);
     }
 
     /// Drops all packets.

@@ -73,25 +73,27 @@ pub use psn::Psn;
 pub use reorder::{Buffered, Reorder};
 pub use requester::{RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendSlot};
 pub use responder::{
-    AtomicOp, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing, Responder,
-    ResponderEnv, ResponderEvent,
+    AtomicOp, DomainId, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing,
+    Responder, ResponderEnv, ResponderEvent,
 };
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 
-/// The transport service of a queue pair (IBA 9.7 to 9.8).
+/// The transport service of a queue pair (IBA 9.7 to 9.8). The values are those of the transport
+/// class, the top three bits of an opcode (IBA 9.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Service {
     /// Reliable connection.
     #[default]
-    Rc,
+    Rc = 0,
     /// Unreliable connection.
-    Uc,
+    Uc = 1,
     /// Unreliable datagram; also the general services queue pair (QP1).
-    Ud,
+    Ud = 3,
     /// Extended reliable connection (IBA A14): a reliable connection whose requests name the shared
     /// receive queue. The initiator's queue pair is only a requester, the target's only a
     /// responder.
-    Xrc,
+    Xrc = 5,
 }
 
 impl Service {

@@ -89,12 +89,8 @@ impl TxPacket {
     /// Appends an extension header.
     #[inline]
     pub(crate) fn push<const N: usize>(&mut self, bytes: [u8; N]) {
-        let at = usize::from(self.header_len);
-        let room = self
-            .header
-            .get_mut(at..)
-            .and_then(<[u8]>::first_chunk_mut::<N>);
-        if let Some(room) = room {
+        let room = self.header.get_mut(usize::from(self.header_len)..);
+        if let Some(room) = room.and_then(<[u8]>::first_chunk_mut) {
             *room = bytes;
             self.header_len = self.header_len.wrapping_add(N as u8);
         }

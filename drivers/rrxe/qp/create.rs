@@ -13,7 +13,13 @@ use crate::{
         Consumer, Ring,
     },
     transport::{local_queue::LocalShare, rx::GSI},
-    verbs::{cq::Cq, device::DeviceState, mr::BinderId, pd::Pd, quota::Charged},
+    verbs::{
+        cq::{Cq, CqHandle},
+        device::DeviceState,
+        mr::BinderId,
+        pd::Pd,
+        quota::Charged,
+    },
     Rrxe,
 };
 use kernel::{
@@ -28,7 +34,6 @@ use linux_rdma::{
     errno::not_supported,
     rdma::{
         qp::{QpAttr, QpCap, QpInit, QpType},
-        wr::QpIdentity,
         Device, QpTarget, Udata,
     },
     sync::{lock_bh, RcuArc, SerialWork, SoftTimer},
@@ -134,7 +139,7 @@ pub(crate) fn create(
     // From here on, packets find the queue pair.
     match index {
         Some(index) => qps.publish(index, qp.clone())?,
-        None => state.set_gsi(Some(qp.clone()))?,
+        None => state.gsi.set(qp.clone())?,
     }
     reserved.dismiss();
     Ok(QpHandle {
@@ -162,11 +167,11 @@ impl Qp {
         let (consumer, max_sge) = match init.srq {
             Some(handle) => (None, handle.srq.max_sge),
             // The receive may come from any shared receive queue.
-            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SRQ_SGE),
+            None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SGE),
             None => (Some(Consumer::new(rings.recv)), init.cap.max_recv_sge),
         };
         let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
-        let cq = |cq: Option<&Charged<Arc<Cq>>>| cq.map_or_else(Cq::none, |cq| Ok(Arc::clone(cq)));
+        let cq = |cq: Option<&Charged<CqHandle>>| cq.map_or_else(Cq::none, |cq| Ok(cq.0.clone()));
         Arc::pin_init(
             try_pin_init!(Self {
                 number,
@@ -181,12 +186,12 @@ impl Qp {
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),
-                identity: QpIdentity::of(&target),
+                identity: target.identity(),
                 target,
                 send_cq: cq(init.send_cq)?,
                 recv_cq: cq(init.recv_cq)?,
                 srq,
-                xrc_domain: init.xrcd.map(|xrcd| xrcd.0),
+                xrc_domain: init.xrcd.map(|xrcd| xrcd.id),
                 state: State::new(),
                 attr <- new_mutex!(QpAttr::default(), "rrxe_qp_attr"),
                 send_work <- SerialWork::new(c"rrxe_qp_send", static_lock_class!()),
@@ -206,32 +211,33 @@ impl Qp {
     }
 }
 
-/// Destroys a queue pair. On return, no code of it runs, and no memory of its consumer is accessed.
-pub(crate) fn destroy(handle: &QpHandle) {
-    let qp = &handle.qp;
-    if let Some(registration) = &handle.poll_registration {
-        registration.unregister();
-    }
-    // Sends the work requests that a program has posted without a doorbell.
-    Qp::end_stream(qp.as_arc_borrow());
-    match handle.index {
-        Some(index) => qp.device.tables.qps.withdraw(index),
-        None => {
-            let _ = qp.device.set_gsi(None);
+impl Drop for QpHandle {
+    /// DESTROY_QP. On return, no code of the queue pair runs, and no memory of its consumer is
+    /// accessed.
+    fn drop(&mut self) {
+        let qp = &self.qp;
+        if let Some(registration) = &self.poll_registration {
+            registration.unregister();
         }
-    }
-    qp.state.reset();
-    // Packets that have looked up the queue pair before find two empty sides from here on.
-    Qp::reset(qp.as_arc_borrow());
-    qp.send_work.close();
-    qp.recv_work.close();
-    SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
-    qp.event_work.close();
-    let recv = lock_bh(&qp.recv).consumer.take();
-    let send = lock_bh(&qp.send).consumer.take();
-    // Unpins the rings, which may sleep.
-    drop((send, recv));
-    if let Some(index) = handle.index {
-        qp.device.tables.qps.release(index);
+        // Sends the work requests that a program has posted without a doorbell.
+        Qp::end_stream(qp.as_arc_borrow());
+        match self.index {
+            Some(index) => qp.device.tables.qps.withdraw(index),
+            None => drop(qp.device.gsi.take()),
+        }
+        qp.state.reset();
+        // Packets that have looked up the queue pair before find two empty sides from here on.
+        Qp::reset(qp.as_arc_borrow());
+        qp.send_work.close();
+        qp.recv_work.close();
+        SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
+        qp.event_work.close();
+        let recv = lock_bh(&qp.recv).consumer.take();
+        let send = lock_bh(&qp.send).consumer.take();
+        // Unpins the rings, which may sleep.
+        drop((send, recv));
+        if let Some(index) = self.index {
+            qp.device.tables.qps.release(index);
+        }
     }
 }

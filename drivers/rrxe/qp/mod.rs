@@ -45,7 +45,7 @@ use kernel::{
     sync::{rcu, Arc, Mutex, SpinLock},
 };
 use linux_rdma::{
-    impl_has_serial_work, impl_has_soft_timer,
+    impl_has_serial_work,
     net::KeptDatagram,
     rdma::{
         qp::{QpAttr, QpCap, QpType},
@@ -137,10 +137,6 @@ kernel::list::impl_list_arc_safe! {
 
 kernel::list::impl_list_item! {
     impl ListItem<0> for Qp { using ListLinks { self.waiter_links }; }
-}
-
-impl_has_soft_timer! {
-    impl HasSoftTimer<Self> for Qp { self.timer }
 }
 
 /// ib_core's handle of a queue pair.
@@ -289,7 +285,7 @@ fn is_solicited(cqe: &Cqe) -> bool {
 impl PendingCompletions {
     /// Pushes a completion to the completion queue of a shared receive queue.
     fn push_to(&mut self, srq: &Arc<Srq>, cqe: &Cqe, qp: &Qp) {
-        let Some(cq) = srq.cq() else {
+        let Some(cq) = &srq.xrc_cq else {
             return;
         };
         if self.to.as_ref().is_none_or(|to| Arc::ptr_eq(to, cq)) {
@@ -298,9 +294,9 @@ impl PendingCompletions {
         }
         // Packets of one batch rarely complete to several queues. `report` notifies the first
         // queue, a softirq the others.
-        let result = cq.push(cqe, qp.identity);
-        self.overflow_elsewhere |= result.is_err();
-        Cq::report_later(cq, &result, is_solicited(cqe));
+        let lost = cq.push(cqe, qp.identity).is_err();
+        self.overflow_elsewhere |= lost;
+        Cq::report(cq, lost, is_solicited(cqe), true);
     }
 
     /// Pushes a completion and records that the consumer must be notified.
@@ -312,6 +308,19 @@ impl PendingCompletions {
             }
             Err(_) => self.overflow = true,
         }
+    }
+
+    /// Notifies the consumer. Returns true if a completion was lost; once the queue pair has ended,
+    /// that was a flushed one, which does not matter. The caller must hold no lock.
+    fn report(self, cq: &Arc<Cq>) -> bool {
+        let cq = self.to.as_ref().unwrap_or(cq);
+        if self.pushed {
+            Cq::report(cq, false, self.solicited, false);
+        }
+        if self.overflow {
+            Cq::report(cq, true, false, false);
+        }
+        self.overflow || self.overflow_elsewhere
     }
 }
 

@@ -18,7 +18,7 @@ use kernel::{new_spinlock, prelude::*, sync::SpinLock};
 use linux_rdma::{
     rdma::{
         qp::{QpState, QpType},
-        wr::{send_flags, DataSegment, RecvWrs, SendPart, SendWr, SendWrs},
+        wr::{send_flags, RecvWrs, SendPart, SendWr, SendWrs},
     },
     sync::lock_irqsave,
 };
@@ -101,7 +101,7 @@ fn send_op(handle: &QpHandle, wr: &SendWr<'_, Rrxe>) -> Result<(WqeOp, u32)> {
 
 fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) -> Result {
     let cap = &handle.qp.cap;
-    if wr.num_sge() > cap.max_send_sge {
+    if wr.num_sge > cap.max_send_sge {
         return Err(EINVAL);
     }
     let mut flags = 0;
@@ -111,24 +111,24 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
         (send_flags::SOLICITED, WQE_SOLICITED),
         (send_flags::INLINE, WQE_INLINE),
     ] {
-        if wr.flags() & theirs != 0 {
+        if wr.flags & theirs != 0 {
             flags |= ours;
         }
     }
     let (op, ah) = send_op(handle, wr)?;
     let mut wqe = SendWqe {
-        wr_id: wr.wr_id(),
-        opcode: u8::try_from(wr.opcode()).map_err(|_| EINVAL)?,
+        wr_id: wr.wr_id,
+        opcode: u8::try_from(wr.opcode).map_err(|_| EINVAL)?,
         flags,
-        num_sge: u16::try_from(wr.num_sge()).map_err(|_| EINVAL)?,
-        imm_or_key: wr.imm_or_key(),
+        num_sge: u16::try_from(wr.num_sge).map_err(|_| EINVAL)?,
+        imm_or_key: wr.imm_or_key,
         inline_length: 0,
         ah,
         op,
         reserved: 0,
     };
     if flags & WQE_INLINE == 0 {
-        return producer.push(&wqe, wr.segments(), &[]);
+        return producer.push(&wqe, wr.segments, &[]);
     }
     let mut inline = [0; limits::MAX_KERNEL_INLINE as usize];
     let bytes = wr.copy_inline(&mut inline)?;
@@ -137,7 +137,7 @@ fn push_send(handle: &QpHandle, producer: &mut Producer, wr: &SendWr<'_, Rrxe>) 
     }
     wqe.num_sge = 0;
     wqe.inline_length = bytes.len() as u32;
-    producer.push(&wqe, core::iter::empty::<DataSegment>(), bytes)
+    producer.push(&wqe, &[], bytes)
 }
 
 /// POST_RECV: the work requests of a kernel consumer, or the doorbell of a user program.

@@ -5,7 +5,10 @@
 
 use crate::{limits, transport::rx_packet::is_same, verbs::device::DeviceState};
 use core::mem::size_of;
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{atomic::Relaxed, Arc},
+};
 use linux_rdma::{net::KeptDatagram, vector::Vector};
 use rrxe_core::{
     reorder::{share, MAX_BUFFERED},
@@ -81,7 +84,7 @@ impl ReorderBuffer {
     /// Buffers a packet that follows `expected` and arrived at time `now`. The packet is dropped if
     /// there is no room for it.
     pub(crate) fn insert(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: u64) {
-        let all = self.device.reorder_bytes();
+        let all = self.device.reorder_bytes.load(Relaxed);
         let room = share(limits::MAX_REORDER_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
         let _ = self.grow(room);
@@ -132,8 +135,12 @@ impl ReorderBuffer {
         }
         let ring = ring_bytes(self.ring.len());
         let bytes = self.reorder.bytes().saturating_add(ring);
-        self.device.recharge_reorder(self.charged, bytes);
-        self.charged = bytes;
+        if bytes != self.charged {
+            // A negative difference wraps around; the total never falls below zero.
+            let growth = bytes.wrapping_sub(self.charged);
+            self.device.reorder_bytes.add(growth, Relaxed);
+            self.charged = bytes;
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     verbs::{
         cq::Cq,
         device::DeviceState,
-        mr::{Bind, FastRegister, Reference},
+        mr::{NewKey, Reference},
     },
 };
 use core::mem::{size_of, take};
@@ -37,7 +37,7 @@ use linux_rdma::{
         qp::{QpCap, QpState},
         QpEvent,
     },
-    sync::smp_mb,
+    sync::{arc_borrow_ref, smp_mb},
 };
 use rrxe_core::{
     requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester, RequesterEnv,
@@ -528,7 +528,8 @@ impl RequesterEnv for Env<'_> {
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         let EventCtx { qp, rcu, .. } = work.ctx;
         if !qp.qp_type.is_connected() {
-            let ah = qp.device.tables.addresses.get(slot.local.ah, rcu);
+            let handles = &qp.device.tables.addresses;
+            let ah = handles.get(slot.local.ah, rcu).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info.udp_source_port(qp.number, 0);
@@ -600,27 +601,17 @@ impl RequesterEnv for Env<'_> {
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         let EventCtx { qp, rcu, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
+        let new_key = NewKey {
+            key: slot.rkey_or_qkey,
+            lkey: slot.remote_qpn,
+            address: slot.remote_addr,
+            length: slot.compare_add,
+            access: slot.swap,
+        };
         match slot.op {
             SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
-            SendOp::BindMw => {
-                let to = Bind {
-                    rkey: slot.rkey_or_qkey,
-                    lkey: slot.remote_qpn,
-                    address: slot.remote_addr,
-                    length: slot.compare_add,
-                    access: slot.swap,
-                };
-                mrs.bind(rcu, by, to)
-            }
-            SendOp::RegMr => {
-                let to = FastRegister {
-                    key: slot.rkey_or_qkey,
-                    iova: slot.remote_addr,
-                    length: slot.compare_add,
-                    access: slot.swap,
-                };
-                mrs.fast_register(rcu, by, to)
-            }
+            SendOp::BindMw => mrs.bind(rcu, by, &new_key),
+            SendOp::RegMr => mrs.fast_reg(rcu, by, &new_key),
             _ => Err(Fault::Malformed),
         }
     }

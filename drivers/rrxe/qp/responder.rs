@@ -50,7 +50,7 @@ use rrxe_core::{
 pub(crate) type Responder = rrxe_core::Responder<KVec<Resource>>;
 
 /// State of a READ or atomic.
-pub(crate) type Resource = rrxe_core::Resource<PdId>;
+pub(crate) type Resource = rrxe_core::Resource;
 
 /// The receive side.
 pub(crate) struct RecvSide {
@@ -326,7 +326,8 @@ impl Env<'_> {
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.ctx.qp.xrc_domain.ok_or(Fault::Protection)?;
         let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
-        srq.filter(|srq| srq.is_in(domain)).ok_or(Fault::Protection)
+        srq.filter(|srq| srq.xrc_domain == Some(domain))
+            .ok_or(Fault::Protection)
     }
 
     /// Returns the protection domain that the peer's accesses are checked against. For XRC it is
@@ -356,8 +357,6 @@ impl Env<'_> {
 }
 
 impl ResponderEnv for Env<'_> {
-    type Domain = PdId;
-
     fn fetch_recv(&mut self) -> Option<u32> {
         if let Some(srq) = &self.ctx.qp.srq {
             return Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));

@@ -19,7 +19,7 @@ use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
     sync::{
-        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, BhLocked, SerialQueue, SerialTask,
+        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, BhLocked, ModuleWorkqueue, SerialTask,
         SerialWork, SoftTimer, TimerCallback,
     },
     time::monotonic_ns,
@@ -250,7 +250,7 @@ impl Qp {
                 is_last
             };
             round.batch.send(qp);
-            Self::report(this, round.completions, &qp.recv_cq);
+            round.completions.report(&qp.recv_cq);
             if is_last {
                 break;
             }
@@ -307,7 +307,7 @@ impl Qp {
             }
             side.count(qp);
         }
-        Self::report(this, completions, &qp.send_cq);
+        completions.report(&qp.send_cq);
         Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state.get() == QpState::Error {
                 side.reorder_buffer.clear();
@@ -334,16 +334,8 @@ impl Qp {
     /// Notifies the consumer of completions. Returns true if a completion was lost, which is fatal
     /// to the queue pair. The caller must hold no lock.
     fn report(this: ArcBorrow<'_, Self>, completions: PendingCompletions, cq: &Arc<Cq>) -> bool {
-        let cq = completions.to.as_ref().unwrap_or(cq);
-        if completions.pushed {
-            Cq::notify(cq, completions.solicited);
-        }
-        if completions.overflow {
-            Cq::report_overflow(cq);
-        }
-        let lost = completions.overflow || completions.overflow_elsewhere;
-        // In these two states only flushed completions are lost.
-        if lost && !matches!(this.state.get(), QpState::Reset | QpState::Error) {
+        let lost = completions.report(cq);
+        if lost && this.state.get() != QpState::Error {
             // A local work queue catastrophic error (IBA 11.6.3), which no completion can report.
             this.raise(QpEvent::Fatal);
             Self::report_events(this);
@@ -376,8 +368,8 @@ impl SerialTask<RECV_WORK> for Qp {
 }
 
 impl SerialTask<EVENT_WORK> for Qp {
-    fn queue() -> SerialQueue {
-        SerialQueue::Thread(&EVENT_QUEUE)
+    fn queue() -> Option<&'static ModuleWorkqueue> {
+        Some(&EVENT_QUEUE)
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {
@@ -394,6 +386,10 @@ impl SerialTask<EVENT_WORK> for Qp {
 }
 
 impl TimerCallback for Qp {
+    fn timer(&self) -> &SoftTimer<Self> {
+        &self.timer
+    }
+
     fn expired(this: ArcBorrow<'_, Self>) {
         Self::half_expired::<SendSide, SEND_WORK>(this);
         Self::half_expired::<RecvSide, RECV_WORK>(this);

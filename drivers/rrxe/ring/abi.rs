@@ -298,22 +298,6 @@ pub const NETWORK_IPV6: u8 = 3;
 /// [`Cqe::vlan_id`]: the packet had no VLAN tag.
 pub const NO_VLAN: u16 = 0xffff;
 
-/// [`Cqe::opcode`]: values of `enum ibv_wc_opcode`.
-pub mod wc_opcode {
-    #![allow(missing_docs)]
-    pub const SEND: u8 = 0;
-    pub const RDMA_WRITE: u8 = 1;
-    pub const RDMA_READ: u8 = 2;
-    pub const COMP_SWAP: u8 = 3;
-    pub const FETCH_ADD: u8 = 4;
-    pub const BIND_MW: u8 = 5;
-    pub const LOCAL_INV: u8 = 6;
-    pub const FLUSH: u8 = 8;
-    pub const ATOMIC_WRITE: u8 = 9;
-    pub const RECV: u8 = 128;
-    pub const RECV_RDMA_WITH_IMM: u8 = 129;
-}
-
 /// [`AllocUcontextResp::features`]: the context is in poll mode.
 pub const FEATURE_POLL: u64 = 1;
 

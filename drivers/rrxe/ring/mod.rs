@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's side of work queues: rings that a consumer fills and the driver empties.
+//! Rings: those of work queues, which a consumer fills and the driver empties, and those of
+//! completion queues, the other way round.
 
 #[allow(
     dead_code,
@@ -72,8 +73,13 @@ impl Ring {
             // Nothing can be posted to this substitute.
             return Self::for_kernel(1, min_stride);
         }
-        let size = Self::check(spec, entries, min_stride)?;
-        let memory = SharedMemory::from_user(device, spec.addr, size)?;
+        Self::check(spec, entries, min_stride)?;
+        Self::pin(device, spec)
+    }
+
+    /// Pins a ring of a verified shape.
+    pub(crate) fn pin(device: &Device<Rrxe>, spec: &RingSpec) -> Result<Self> {
+        let memory = SharedMemory::from_user(device, spec.addr, spec.size().ok_or(EINVAL)?)?;
         Ok(Self::at(Arc::new(memory, GFP_KERNEL_ACCOUNT)?, 0, spec))
     }
 
@@ -153,22 +159,45 @@ impl Ring {
         self.store_release(RING_DOORBELL, wanted.into());
     }
 
+    /// Reads a word of the header. Later reads see what was written before it.
     #[inline]
-    fn load_acquire(&self, word: usize) -> u32 {
+    pub(crate) fn load_acquire(&self, word: usize) -> u32 {
         self.memory.load_acquire(self.start.wrapping_add(word))
     }
 
+    /// Writes a word of the header, after all earlier writes.
     #[inline]
-    fn store_release(&self, word: usize, value: u32) {
+    pub(crate) fn store_release(&self, word: usize, value: u32) {
         let word = self.start.wrapping_add(word);
         self.memory.store_release(word, value);
+    }
+
+    /// Exchanges a word of the header, with full ordering. Returns its old value.
+    pub(crate) fn exchange(&self, word: usize, value: u32) -> u32 {
+        self.memory.exchange(self.start.wrapping_add(word), value)
+    }
+
+    /// Returns the slot of the entry at a counter.
+    pub(crate) fn slot(&self, counter: u32) -> usize {
+        (counter & self.capacity.wrapping_sub(1)) as usize
+    }
+
+    /// Reads the entry at a counter, once.
+    #[inline]
+    pub(crate) fn read<T: FromBytes + Copy>(&self, counter: u32) -> Result<T> {
+        self.memory.read(self.offset(counter))
+    }
+
+    /// Writes the entry at a counter.
+    #[inline]
+    pub(crate) fn write<T: AsBytes + Copy>(&self, counter: u32, entry: &T) -> Result {
+        self.memory.write(self.offset(counter), entry)
     }
 
     /// Returns the offset of the entry at a counter in the memory.
     fn offset(&self, counter: u32) -> usize {
         // The capacity is a power of two, and the size of the whole was computed without overflow.
-        let slot = counter & self.capacity.wrapping_sub(1);
-        (slot as usize)
+        self.slot(counter)
             .wrapping_mul(self.stride as usize)
             .wrapping_add(RING_HEADER_SIZE)
             .wrapping_add(self.start)
@@ -257,7 +286,7 @@ impl Consumer {
     /// Reads the next entry.
     #[inline]
     pub(crate) fn next<T: FromBytes + Copy>(&self) -> Result<T> {
-        self.ring.memory.read(self.ring.offset(self.taken))
+        self.ring.read(self.taken)
     }
 
     /// Reads the data segments that follow the first `head` bytes of the next entry.
@@ -335,7 +364,7 @@ impl Producer {
     pub(crate) fn push<T: AsBytes + Copy>(
         &mut self,
         entry: &T,
-        segments: impl Iterator<Item = DataSegment>,
+        segments: &[DataSegment],
         inline: &[u8],
     ) -> Result {
         let consumer = self.ring.load_acquire(RING_CONSUMER);

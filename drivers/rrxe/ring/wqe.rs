@@ -215,9 +215,5 @@ pub(crate) fn for_each_piece(
         done = done.wrapping_add(n as usize);
         skip = 0;
     }
-    if done == len {
-        Ok(())
-    } else {
-        Err(Fault::Malformed)
-    }
+    (done == len).then_some(()).ok_or(Fault::Malformed)
 }

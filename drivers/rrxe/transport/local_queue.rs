@@ -175,7 +175,7 @@ impl TxOwner for LocalShare {
         self.packets.add(-1, Relaxed);
         let wake = {
             let mut state = lock_irqsave(&self.queue.state);
-            state.limit.completed(1);
+            state.limit.completed();
             !state.waiters.is_empty() && state.limit.room() != 0
         };
         if wake {

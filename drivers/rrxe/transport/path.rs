@@ -72,7 +72,6 @@ impl Path {
             tos: self.info.traffic_class,
             source_port,
             destination_port: limits::ROCE_UDP_PORT,
-            mark: 0,
         };
         *cached = Route::lookup(dev, &flow).ok();
         cached.clone()

@@ -30,7 +30,7 @@ use linux_rdma::{
 use rrxe_core::{
     icrc::{self, LastPrefix, Prefix, ICRC, NO_ICRC},
     wire::{self, Bth},
-    Packet, MAX_HEADER,
+    Packet, Service, MAX_HEADER,
 };
 
 /// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A softirq
@@ -283,10 +283,11 @@ impl<'a> Reception<'a> {
         // A connected queue pair takes the packets of its path, in its namespace
         // (`Path::is_from_peer`).
         let own = &*qp.device.netdev;
-        let is_ud = packet.bth.opcode.class() == wire::Class::Ud;
+        let is_ud = packet.bth.opcode.service() == Some(Service::Ud);
         let is_for = |dev: &NetDevice| (dev == own || own.has_upper(dev, rcu)).then_some(());
         let belongs = dev == own
-            || (is_ud || dev.net(rcu) == own.net(rcu)) && self.with_addressed(is_for).is_some();
+            || (is_ud || dev.net(rcu).cookie() == own.net(rcu).cookie())
+                && self.with_addressed(is_for).is_some();
         belongs.then_some(qp)
     }
 
@@ -304,14 +305,15 @@ impl<'a> Reception<'a> {
         };
         let destination = self.skb.destination();
         match (destination.is_multicast(), bth.dest_qpn) {
-            (true, multicast::QPN) if bth.opcode.class() == wire::Class::Ud => {
+            (true, multicast::QPN) if bth.opcode.service() == Some(Service::Ud) => {
                 if let Some(device) = device_on(self.dev, rcu) {
                     let groups = &device.data().multicast;
                     groups.members_of(&destination, rcu).for_each(deliver);
                 }
             }
             (false, GSI) => {
-                if let Some(qp) = self.device().and_then(|device| device.data().gsi()) {
+                let gsi = |device: DeviceRef<Rrxe>| device.data().gsi.get(rcu).map(Arc::from);
+                if let Some(qp) = self.device().and_then(gsi) {
                     deliver(&qp);
                 }
             }

@@ -11,17 +11,18 @@ use kernel::{
 };
 use linux_rdma::errno::{is_family_unknown, not_supported};
 use linux_rdma::net::{
-    IpVersion, LocalOutHook, NetDevice, NetNsCookie, NetRef, UdpTunnelSocket, UdpTunnels,
+    hook_local_out, open_udp_tunnel, InNamespace, IpVersion, NetDevice, NetExit, NetNsCookie,
+    NetRef,
 };
 
 /// The sockets of a namespace.
 struct Entry {
     namespace: NetNsCookie,
-    _v4: UdpTunnelSocket<Receiver>,
+    _v4: InNamespace<Receiver>,
     /// `None` on hosts without IPv6.
-    _v6: Option<UdpTunnelSocket<Receiver>>,
+    _v6: Option<InNamespace<Receiver>>,
     /// `None` if the guard is disabled or the kernel has no netfilter.
-    _guard: Option<LocalOutHook<Guard>>,
+    _guard: Option<InNamespace<Guard>>,
     /// Devices in the namespace.
     users: usize,
 }
@@ -29,7 +30,7 @@ struct Entry {
 /// The open sockets: one pair for all devices of a namespace.
 #[pin_data]
 pub(crate) struct Sockets {
-    tunnels: Arc<UdpTunnels>,
+    exit: Arc<NetExit>,
     receiver: Arc<Receiver>,
     /// `None` if the guard is disabled.
     guard: Option<Arc<Guard>>,
@@ -46,12 +47,12 @@ pub(crate) struct SocketShare {
 
 impl Sockets {
     pub(crate) fn new(receiver: Arc<Receiver>, is_guarded: bool) -> Result<Arc<Self>> {
-        let tunnels = UdpTunnels::register()?;
+        let exit = NetExit::register()?;
         let guard = is_guarded.then(|| Arc::new(Guard::new(), GFP_KERNEL));
         let guard = guard.transpose()?;
         Arc::pin_init(
             pin_init!(Self {
-                tunnels,
+                exit,
                 receiver,
                 guard,
                 open <- new_mutex!(KVec::new(), "rrxe_sockets"),
@@ -88,17 +89,17 @@ impl Sockets {
         })
     }
 
-    fn bind(&self, net: &NetRef, version: IpVersion) -> Result<UdpTunnelSocket<Receiver>> {
+    fn bind(&self, net: &NetRef, version: IpVersion) -> Result<InNamespace<Receiver>> {
         let receiver = self.receiver.clone();
-        UdpTunnelSocket::open(&self.tunnels, net, version, ROCE_UDP_PORT, receiver)
+        open_udp_tunnel(&self.exit, net, version, ROCE_UDP_PORT, receiver)
     }
 
     /// Registers the guard for the sockets of a namespace, unless it is disabled.
-    fn guard(&self, net: &NetRef) -> Result<Option<LocalOutHook<Guard>>> {
+    fn guard(&self, net: &NetRef) -> Result<Option<InNamespace<Guard>>> {
         let Some(guard) = self.guard.clone() else {
             return Ok(None);
         };
-        match LocalOutHook::register(&self.tunnels, net, guard) {
+        match hook_local_out(&self.exit, net, guard) {
             Err(e) if e == not_supported() => {
                 pr_warn!(
                     "the kernel has no netfilter: nothing keeps programs from sending to UDP port {}\n",

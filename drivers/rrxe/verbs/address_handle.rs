@@ -7,37 +7,8 @@ use super::{
     pd::{Pd, PdId},
 };
 use crate::{limits, ring::abi::CreateAhResp, tables::Tables, transport::path::Path};
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc},
-};
-use linux_rdma::{
-    rdma::{AddressInfo, Udata},
-    sync::{arc_borrow_ref, IndexPool, RcuTable},
-};
-
-/// Address handles by number. Only the owning process sees the numbers.
-#[pin_data]
-pub(crate) struct AddressTable {
-    #[pin]
-    pool: IndexPool,
-    table: RcuTable<AddressHandle>,
-}
-
-impl AddressTable {
-    pub(crate) fn new() -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            pool <- IndexPool::new(),
-            table: RcuTable::new()?,
-        })
-    }
-
-    /// Returns the handle with this number.
-    #[inline]
-    pub(crate) fn get<'a>(&'a self, number: u32, rcu: &'a rcu::Guard) -> Option<&'a AddressHandle> {
-        self.table.get(number, rcu).map(arc_borrow_ref)
-    }
-}
+use kernel::{prelude::*, sync::Arc};
+use linux_rdma::rdma::{AddressInfo, Udata};
 
 /// An address handle.
 #[pin_data]
@@ -65,11 +36,11 @@ impl AddressHandle {
         } else {
             GFP_ATOMIC
         };
-        let addresses = &device.tables.addresses;
-        let number = addresses.pool.alloc(1..=limits::MAX_AH, flags)?;
+        let tables = &device.tables;
+        let number = tables.address_numbers.alloc(1..=limits::MAX_AH, flags)?;
         let ah = Arc::pin_init(
             try_pin_init!(Self {
-                tables: device.tables.clone(),
+                tables: tables.clone(),
                 number,
                 pd: pd.id,
                 path <- Path::new(info),
@@ -77,12 +48,10 @@ impl AddressHandle {
             flags,
         )
         .and_then(|ah| {
-            addresses
-                .table
-                .insert(number, ah.clone(), flags)
-                .map(|()| ah)
+            let inserted = tables.addresses.insert(number, ah.clone(), flags);
+            inserted.map(|()| ah)
         })
-        .inspect_err(|_| addresses.pool.free(number))?;
+        .inspect_err(|_| tables.address_numbers.free(number))?;
         if let Some(udata) = udata {
             let resp = CreateAhResp {
                 ah: number,
@@ -98,9 +67,8 @@ impl AddressHandle {
 
     /// DESTROY_AH: hides the handle from work requests, and frees its number.
     pub(crate) fn destroy(&self) {
-        let addresses = &self.tables.addresses;
-        if addresses.table.remove(self.number) {
-            addresses.pool.free(self.number);
+        if self.tables.addresses.remove(self.number) {
+            self.tables.address_numbers.free(self.number);
         }
     }
 }

@@ -10,9 +10,12 @@
 
 use crate::{
     limits,
-    ring::abi::{
-        self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-        NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_HEADER_SIZE, RING_NOTIFIED, RING_PRODUCER,
+    ring::{
+        abi::{
+            self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
+            NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_NOTIFIED, RING_PRODUCER,
+        },
+        Ring,
     },
     Rrxe,
 };
@@ -27,9 +30,8 @@ use linux_rdma::{
     impl_has_serial_work,
     rdma::{
         attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
-        memory::SharedMemory,
-        wr::{wc, QpIdentity, WcBuffer, WcContents},
-        CqTarget, Device, Udata,
+        wr::{wc, QpIdentity, Wc, WcBuffer},
+        CqEvent, CqTarget, Device, Udata,
     },
     sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
 };
@@ -38,7 +40,7 @@ use linux_rdma::{
 #[pin_data]
 pub(crate) struct Cq {
     #[pin]
-    ring: SpinLock<CqRing>,
+    queue: SpinLock<Queue>,
     /// Serializes resizing.
     #[pin]
     resize_lock: Mutex<()>,
@@ -63,17 +65,18 @@ const COMPLETIONS: u32 = 1;
 /// A completion was lost.
 const LOST: u32 = 2;
 
-struct CqRing {
-    storage: Storage,
-    capacity: u32,
+/// Size of an entry, in bytes.
+const STRIDE: u32 = core::mem::size_of::<Cqe>() as u32;
+
+struct Queue {
+    /// `None` if completions are discarded: the queue is destroyed, or internal.
+    ring: Option<Ring>,
+    /// Kernel consumers: the queue pairs that the entries belong to.
+    qps: KVVec<Option<QpIdentity>>,
     /// Entries published so far.
     producer: u32,
-    /// Kernel consumers: entries taken so far.
-    consumer: u32,
-    /// Kernel consumers: `ARM_*`.
-    armed: u32,
-    /// User programs: copy of [`abi::RingHeader::notified`]. It only advances: a program that moves
-    /// its consumer counter back gets no further event for a completion.
+    /// Copy of [`abi::RingHeader::notified`]. It only advances: a program that moves its consumer
+    /// counter back gets no further event for a completion.
     notified: u32,
     /// A completion was lost: no further completion is added.
     overflow: bool,
@@ -81,130 +84,79 @@ struct CqRing {
     overflow_reported: bool,
 }
 
-enum Storage {
-    /// The ring of a user program.
-    User(Arc<SharedMemory>),
-    /// A kernel consumer's completions, with the queue pairs that they belong to.
-    Kernel(KVVec<Option<(Cqe, QpIdentity)>>),
-    /// Destroyed: completions are discarded.
-    Gone,
-}
-
-/// The completion queue is full: the queue pair must enter the Error state (IBA 10.8).
-pub(crate) struct Overflow;
-
-/// Returns the offset of the entry at a counter in the ring of a user program.
-#[inline]
-fn entry(counter: u32, capacity: u32) -> usize {
-    let slot = counter & capacity.wrapping_sub(1);
-    (slot as usize)
-        .wrapping_mul(core::mem::size_of::<Cqe>())
-        .wrapping_add(RING_HEADER_SIZE)
-}
-
-impl CqRing {
-    /// Returns the number of entries between the consumer and the producer.
-    fn used(&self) -> u32 {
-        let consumer = match &self.storage {
-            Storage::User(memory) => memory.load_acquire(RING_CONSUMER),
-            _ => self.consumer,
+impl Queue {
+    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result {
+        let Some(ring) = &self.ring else {
+            return Ok(());
         };
-        self.producer.wrapping_sub(consumer)
-    }
-
-    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
-        if self.overflow || self.used() >= self.capacity {
+        let used = self.producer.wrapping_sub(ring.load_acquire(RING_CONSUMER));
+        if self.overflow || used >= ring.capacity {
             self.overflow = true;
-            return Err(Overflow);
+            return Err(ENOSPC);
         }
-        let slot = (self.producer & self.capacity.wrapping_sub(1)) as usize;
-        let next = self.producer.wrapping_add(1);
-        match &mut self.storage {
-            Storage::User(memory) => {
-                let offset = entry(self.producer, self.capacity);
-                memory.write(offset, cqe).map_err(|_| Overflow)?;
-                memory.store_release(RING_PRODUCER, next);
-            }
-            Storage::Kernel(entries) => {
-                if let Some(entry) = entries.get_mut(slot) {
-                    *entry = Some((*cqe, qp));
-                }
-            }
-            Storage::Gone => {}
+        ring.write(self.producer, cqe)?;
+        if let Some(entry) = self.qps.get_mut(ring.slot(self.producer)) {
+            *entry = Some(qp);
         }
-        self.producer = next;
+        self.producer = self.producer.wrapping_add(1);
+        ring.store_release(RING_PRODUCER, self.producer);
         Ok(())
     }
 
     /// Takes the arming that a completion satisfies.
     fn disarm(&mut self, solicited: bool) -> bool {
-        let wanted = if solicited {
-            ARM_ANY | ARM_SOLICITED
-        } else {
-            ARM_ANY
+        let Some(ring) = &self.ring else {
+            return false;
         };
-        match &self.storage {
-            Storage::User(memory) => {
-                // Orders the new entry before the read of the arming. The consumer arms, and then
-                // polls.
-                smp_mb();
-                let hit = memory.load_relaxed(RING_ARM) & wanted != 0
-                    && memory.exchange(RING_ARM, 0) & wanted != 0;
-                if hit {
-                    if let Some(consumer) = self.unnotified() {
-                        self.set_notified(consumer);
-                    }
-                }
-                hit
-            }
-            Storage::Kernel(_) => {
-                let hit = self.armed & wanted != 0;
-                if hit {
-                    self.armed = 0;
-                }
-                hit
-            }
-            Storage::Gone => false,
+        let wanted = ARM_ANY | if solicited { ARM_SOLICITED } else { 0 };
+        if self.qps.is_empty() {
+            // Orders the new entry before the read of the arming. A program arms, and then polls. A
+            // kernel consumer does both under the lock.
+            smp_mb();
         }
+        let hit =
+            ring.load_acquire(RING_ARM) & wanted != 0 && ring.exchange(RING_ARM, 0) & wanted != 0;
+        if hit {
+            if let Some(consumer) = self.unnotified() {
+                self.set_notified(consumer);
+            }
+        }
+        hit
     }
 
     /// Takes the arming of a user program that has found completions in its queue, unless the last
     /// event was for the oldest of them.
     fn disarm_for_waiting(&mut self) -> bool {
-        let Some(consumer) = self.unnotified() else {
+        let (Some(ring), Some(consumer)) = (&self.ring, self.unnotified()) else {
             return false;
         };
-        match &self.storage {
-            Storage::User(memory) if memory.exchange(RING_ARM, 0) != 0 => {
-                self.set_notified(consumer);
-                true
-            }
-            _ => false,
+        let hit = ring.exchange(RING_ARM, 0) != 0;
+        if hit {
+            self.set_notified(consumer);
         }
+        hit
     }
 
-    /// Returns the consumer counter of a user program, if completions wait and the last event was
-    /// not for the oldest of them. The program may have written any value.
+    /// Returns the consumer counter, if completions wait and the last event was not for the oldest
+    /// of them. A program may have written any value.
     fn unnotified(&self) -> Option<u32> {
-        let Storage::User(memory) = &self.storage else {
-            return None;
-        };
-        let consumer = memory.load_acquire(RING_CONSUMER);
+        let ring = self.ring.as_ref()?;
+        let consumer = ring.load_acquire(RING_CONSUMER);
         let used = self.producer.wrapping_sub(consumer);
-        if used == 0 || used > self.capacity {
+        if used == 0 || used > ring.capacity {
             return None;
         }
         // Positions in the ring's window, which ends at the producer. `notified` is before the
         // window if the program has polled for long without events.
-        let start = self.producer.wrapping_sub(self.capacity);
+        let start = self.producer.wrapping_sub(ring.capacity);
         let notified = self.notified.wrapping_sub(start);
-        (notified > self.capacity || consumer.wrapping_sub(start) > notified).then_some(consumer)
+        (notified > ring.capacity || consumer.wrapping_sub(start) > notified).then_some(consumer)
     }
 
     fn set_notified(&mut self, consumer: u32) {
         self.notified = consumer;
-        if let Storage::User(memory) = &self.storage {
-            memory.store_release(RING_NOTIFIED, consumer);
+        if let Some(ring) = &self.ring {
+            ring.store_release(RING_NOTIFIED, consumer);
         }
     }
 }
@@ -216,7 +168,7 @@ impl Cq {
         attr: &CqInitAttr,
         target: Arc<CqTarget>,
         udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Arc<Self>, u32)> {
+    ) -> Result<(CqHandle, u32)> {
         if attr.flags & !(CQ_FLAG_TIMESTAMP | CQ_FLAG_IGNORE_OVERRUN) != 0 {
             return Err(not_supported());
         }
@@ -224,73 +176,58 @@ impl Cq {
             return Err(EINVAL);
         }
         let is_kernel = udata.is_none();
-        let (storage, capacity) = match udata {
-            Some(udata) => {
-                let (memory, capacity) = Self::user_memory(device, attr.cqe, udata)?;
-                (Storage::User(memory), capacity)
-            }
-            None => {
-                let capacity = attr.cqe.checked_next_power_of_two().ok_or(EINVAL)?;
-                let mut entries = KVVec::with_capacity(capacity as usize, GFP_KERNEL_ACCOUNT)?;
-                entries.resize(capacity as usize, None, GFP_KERNEL_ACCOUNT)?;
-                (Storage::Kernel(entries), capacity)
-            }
+        let ring = match udata {
+            Some(udata) => Self::user_ring(device, attr.cqe, udata)?,
+            None => Ring::for_kernel(attr.cqe, STRIDE)?,
         };
-        let cq = Self::with_storage(storage, capacity, Some(target), is_kernel)?;
-        Ok((cq, capacity))
+        let capacity = ring.capacity;
+        let cq = Self::new(Some(ring), is_kernel, Some(target))?;
+        Ok((CqHandle(cq), capacity))
     }
 
     /// Creates the internal completion queue of a queue pair without one. It discards completions.
     pub(crate) fn none() -> Result<Arc<Self>> {
-        Self::with_storage(Storage::Gone, u32::MAX, None, false)
+        Self::new(None, false, None)
     }
 
-    fn with_storage(
-        storage: Storage,
-        capacity: u32,
-        target: Option<Arc<CqTarget>>,
-        is_kernel: bool,
-    ) -> Result<Arc<Self>> {
+    fn new(ring: Option<Ring>, kernel: bool, target: Option<Arc<CqTarget>>) -> Result<Arc<Self>> {
+        let mut qps = KVVec::new();
+        if let Some(ring) = ring.as_ref().filter(|_| kernel) {
+            qps.resize(ring.capacity as usize, None, GFP_KERNEL_ACCOUNT)?;
+        }
         Arc::pin_init(
             pin_init!(Self {
-                ring <- new_spinlock!(CqRing {
-                    storage,
-                    capacity,
+                queue <- new_spinlock!(Queue {
+                    ring,
+                    qps,
                     producer: 0,
-                    consumer: 0,
-                    armed: 0,
                     notified: NOT_NOTIFIED,
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
                 resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target,
-                is_kernel,
+                is_kernel: kernel,
                 notification <- SerialWork::new(c"rrxe_cq", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
-    /// Pins the ring of a user program. Returns it with its capacity.
-    fn user_memory(
-        device: &Device<Rrxe>,
-        cqe: u32,
-        udata: &mut Udata<'_>,
-    ) -> Result<(Arc<SharedMemory>, u32)> {
+    /// Pins the ring of a user program.
+    fn user_ring(device: &Device<Rrxe>, cqe: u32, udata: &mut Udata<'_>) -> Result<Ring> {
         let spec: RingSpec = udata.read()?;
         if !spec.capacity.is_power_of_two()
             || spec.capacity < cqe
             || spec.capacity > limits::MAX_CQE.wrapping_add(1)
-            || spec.stride as usize != core::mem::size_of::<Cqe>()
+            || spec.stride != STRIDE
         {
             return Err(EINVAL);
         }
-        let size = spec.size().ok_or(EINVAL)?;
-        let memory = SharedMemory::from_user(device, spec.addr, size)?;
-        memory.store_release(RING_NOTIFIED, NOT_NOTIFIED);
+        let ring = Ring::pin(device, &spec)?;
+        ring.store_release(RING_NOTIFIED, NOT_NOTIFIED);
         udata.write_nothing()?;
-        Ok((Arc::new(memory, GFP_KERNEL_ACCOUNT)?, spec.capacity))
+        Ok(ring)
     }
 
     /// RESIZE_CQ: moves the waiting completions to a new ring, whose consumer counter starts at 0.
@@ -309,102 +246,66 @@ impl Cq {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(EINVAL);
         }
-        let (to, capacity) = Self::user_memory(device, cqe, udata)?;
+        let to = Self::user_ring(device, cqe, udata)?;
+        let capacity = to.capacity;
         let _one = self.resize_lock.lock();
-        let (from, first, old_capacity) = {
-            let ring = lock_irqsave(&self.ring);
-            let Storage::User(from) = &ring.storage else {
-                return Err(EINVAL);
-            };
-            let first = ring.producer.wrapping_sub(ring.used());
-            (from.clone(), first, ring.capacity)
-        };
+        let from = lock_irqsave(&self.queue).ring.clone().ok_or(EINVAL)?;
+        let first = from.load_acquire(RING_CONSUMER);
         let mut moved = 0;
         // Both rings are dropped without the lock, because unpinning may sleep.
         loop {
-            let ring = lock_irqsave(&self.ring);
-            let used = ring.producer.wrapping_sub(first);
-            if used > old_capacity || used > capacity {
+            let queue = lock_irqsave(&self.queue);
+            let used = queue.producer.wrapping_sub(first);
+            if used > from.capacity || used > capacity {
                 return Err(EINVAL);
             }
-            let locked = (used.wrapping_sub(moved) <= MAX_LOCKED_COPY).then_some(ring);
+            let locked = (used.wrapping_sub(moved) <= MAX_LOCKED_COPY).then_some(queue);
             for i in moved..used {
-                let cqe: Cqe = from.read(entry(first.wrapping_add(i), old_capacity))?;
-                to.write(entry(i, capacity), &cqe)?;
+                let cqe: Cqe = from.read(first.wrapping_add(i))?;
+                to.write(i, &cqe)?;
             }
             moved = used;
-            let Some(mut ring) = locked else {
+            let Some(mut queue) = locked else {
                 continue;
             };
             let armed = from.exchange(RING_ARM, 0);
             to.exchange(RING_ARM, armed);
             to.store_release(RING_PRODUCER, used);
-            let notified = ring.notified.wrapping_sub(first);
-            ring.producer = used;
-            ring.capacity = capacity;
-            ring.storage = Storage::User(to);
-            ring.set_notified(notified);
+            let notified = queue.notified.wrapping_sub(first);
+            queue.producer = used;
+            queue.ring = Some(to);
+            queue.set_notified(notified);
             return Ok(capacity);
         }
     }
 
-    /// DESTROY_CQ.
-    pub(crate) fn destroy(&self) {
-        self.notification.close();
-        let old = {
-            let mut ring = lock_irqsave(&self.ring);
-            core::mem::replace(&mut ring.storage, Storage::Gone)
-        };
-        // Unpinning may sleep.
-        drop(old);
-    }
-
-    /// Adds a completion.
+    /// Adds a completion. On failure, the queue is full, and the queue pair must enter the Error
+    /// state (IBA 10.8).
     #[inline]
-    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result<(), Overflow> {
-        lock_irqsave(&self.ring).push(cqe, qp)
+    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result {
+        lock_irqsave(&self.queue).push(cqe, qp)
     }
 
-    /// Notifies the consumer of pushed completions, if it has armed the queue. The caller must hold
-    /// no lock.
-    pub(crate) fn notify(this: &Arc<Self>, solicited: bool) {
-        let armed = lock_irqsave(&this.ring).disarm(solicited);
-        if armed {
-            Self::notify_consumer(this, COMPLETIONS);
-        }
-    }
-
-    /// Tells the consumer that a completion was lost; only once, whichever queue pair lost it
-    /// (K-01).
-    pub(crate) fn report_overflow(this: &Arc<Self>) {
-        let reported = core::mem::replace(&mut lock_irqsave(&this.ring).overflow_reported, true);
-        if !reported {
-            Self::notify_consumer(this, LOST);
-        }
-    }
-
-    /// Reports the result of a push as [`Cq::notify`] and [`Cq::report_overflow`] do, from any
-    /// context: a softirq notifies the consumer.
-    pub(crate) fn report_later(this: &Arc<Self>, result: &Result<(), Overflow>, solicited: bool) {
-        let mut ring = lock_irqsave(&this.ring);
-        let what = match result {
-            Ok(()) if ring.disarm(solicited) => COMPLETIONS,
-            Err(Overflow) if !core::mem::replace(&mut ring.overflow_reported, true) => LOST,
-            _ => return,
-        };
-        drop(ring);
-        SerialWork::<Self>::queue(this.as_arc_borrow(), what);
-    }
-
-    fn notify_consumer(this: &Arc<Self>, what: u32) {
-        if this.is_kernel {
-            SerialWork::<Self>::queue(this.as_arc_borrow(), what);
+    /// Notifies the consumer of completions, if it has armed the queue; or, with `lost`, tells it
+    /// that one was lost, only once, whichever queue pair lost it (K-01). With `later`, a softirq
+    /// does that. Otherwise the caller must hold no lock.
+    pub(crate) fn report(this: &Arc<Self>, lost: bool, solicited: bool, later: bool) {
+        let mut queue = lock_irqsave(&this.queue);
+        let (due, what) = if lost {
+            let reported = core::mem::replace(&mut queue.overflow_reported, true);
+            (!reported, LOST)
         } else {
-            this.notify_now(what);
+            (queue.disarm(solicited), COMPLETIONS)
+        };
+        drop(queue);
+        if due && (later || this.is_kernel) {
+            SerialWork::<Self>::queue(this.as_arc_borrow(), what);
+        } else if due {
+            this.notify(what);
         }
     }
 
-    fn notify_now(&self, what: u32) {
+    fn notify(&self, what: u32) {
         let Some(target) = &self.target else {
             return;
         };
@@ -412,50 +313,66 @@ impl Cq {
             target.notify();
         }
         if what & LOST != 0 {
-            target.error();
+            target.dispatch(CqEvent::Error);
         }
     }
 
     /// POLL_CQ of a kernel consumer.
     pub(crate) fn poll(&self, to: &mut WcBuffer<'_>) {
-        let mut ring = lock_irqsave(&self.ring);
-        while to.has_room() && ring.consumer != ring.producer {
-            let slot = (ring.consumer & ring.capacity.wrapping_sub(1)) as usize;
-            let Storage::Kernel(entries) = &ring.storage else {
+        let queue = lock_irqsave(&self.queue);
+        let Some(ring) = &queue.ring else {
+            return;
+        };
+        let mut consumer = ring.load_acquire(RING_CONSUMER);
+        while to.has_room() && consumer != queue.producer {
+            let qp = queue.qps.get(ring.slot(consumer));
+            let (Ok(cqe), Some(Some(qp))) = (ring.read::<Cqe>(consumer), qp) else {
                 break;
             };
-            let Some(Some((cqe, qp))) = entries.get(slot) else {
-                break;
-            };
-            to.push(&contents(cqe), qp);
-            ring.consumer = ring.consumer.wrapping_add(1);
+            to.push(cqe.wr_id, cqe.imm_or_key, qp, contents(&cqe));
+            consumer = consumer.wrapping_add(1);
         }
+        ring.store_release(RING_CONSUMER, consumer);
     }
 
-    /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, and returns true if completions wait. A
-    /// user program has armed its queue already, and calls because completions wait.
-    pub(crate) fn arm(this: &Arc<Self>, solicited_only: bool) -> bool {
-        let mut ring = lock_irqsave(&this.ring);
-        if !this.is_kernel {
-            let due = ring.disarm_for_waiting();
-            drop(ring);
+    /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
+    /// and returns true if completions wait. A user program has armed its queue already, and calls
+    /// because completions wait.
+    pub(crate) fn arm(&self, solicited: bool) -> bool {
+        let mut queue = lock_irqsave(&self.queue);
+        if !self.is_kernel {
+            let due = queue.disarm_for_waiting();
+            drop(queue);
             if due {
-                Self::notify_consumer(this, COMPLETIONS);
+                self.notify(COMPLETIONS);
             }
             return false;
         }
-        ring.armed |= if solicited_only {
-            ARM_SOLICITED
-        } else {
-            ARM_ANY
+        let Some(ring) = &queue.ring else {
+            return false;
         };
-        ring.consumer != ring.producer
+        let wanted = if solicited { ARM_SOLICITED } else { ARM_ANY };
+        ring.store_release(RING_ARM, ring.load_acquire(RING_ARM) | wanted);
+        ring.load_acquire(RING_CONSUMER) != queue.producer
+    }
+}
+
+/// ib_core's handle of a completion queue.
+pub(crate) struct CqHandle(pub(crate) Arc<Cq>);
+
+impl Drop for CqHandle {
+    /// DESTROY_CQ.
+    fn drop(&mut self) {
+        self.0.notification.close();
+        let old = lock_irqsave(&self.0.queue).ring.take();
+        // Unpinning may sleep, so it happens without the lock.
+        drop(old);
     }
 }
 
 impl SerialTask for Cq {
     fn round(this: ArcBorrow<'_, Self>, what: u32) -> bool {
-        this.notify_now(what);
+        this.notify(what);
         false
     }
 }
@@ -465,7 +382,7 @@ const _: () =
     assert!(abi::NETWORK_IPV4 == wc::NETWORK_IPV4 && abi::NETWORK_IPV6 == wc::NETWORK_IPV6);
 
 /// Returns a completion entry in the form that kernel consumers use.
-fn contents(cqe: &Cqe) -> WcContents {
+fn contents(cqe: &Cqe) -> Wc {
     let mut flags = 0;
     for (ours, theirs) in [
         (CQE_GRH, wc::GRH | wc::WITH_NETWORK_HDR_TYPE | wc::WITH_SMAC),
@@ -479,19 +396,18 @@ fn contents(cqe: &Cqe) -> WcContents {
     if cqe.flags & CQE_GRH != 0 && cqe.vlan_id != abi::NO_VLAN {
         flags |= wc::WITH_VLAN;
     }
-    WcContents {
-        wr_id: cqe.wr_id,
+    Wc {
         status: cqe.status.into(),
         opcode: cqe.opcode.into(),
         vendor_err: cqe.vendor_err,
         byte_len: cqe.byte_len,
-        imm_or_key: cqe.imm_or_key,
         src_qp: cqe.src_qp,
-        flags,
+        wc_flags: flags as i32,
         pkey_index: cqe.pkey_index,
         sl: cqe.sl,
         network_hdr_type: cqe.network_hdr_type,
         smac: cqe.smac,
         vlan_id: cqe.vlan_id,
+        ..Zeroable::zeroed()
     }
 }

@@ -12,18 +12,18 @@ use crate::{
     State,
 };
 use kernel::{
-    new_mutex, new_spinlock,
+    new_mutex,
     prelude::*,
     sync::{
         aref::ARef,
         atomic::{Atomic, Relaxed},
-        Arc, Mutex, SpinLock,
+        Arc, Mutex,
     },
 };
 use linux_rdma::{
     net::NetDevice,
     random,
-    sync::{lock_bh, IndexPool, Nesting},
+    sync::{IndexPool, Nesting, RcuArc},
 };
 
 /// A device: one port on one network device.
@@ -43,14 +43,13 @@ pub(crate) struct DeviceState {
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
     /// QP1.
-    #[pin]
-    gsi: SpinLock<Option<Arc<Qp>>>,
+    pub(crate) gsi: RcuArc<Qp>,
     #[pin]
     pub(crate) multicast: Groups,
     bad_pkeys: Atomic<u64>,
     bad_qkeys: Atomic<u64>,
     /// Bytes of out-of-order packets that the queue pairs buffer.
-    reorder_bytes: Atomic<usize>,
+    pub(crate) reorder_bytes: Atomic<usize>,
     /// The device's packets that are queued on this host.
     pub(crate) local_queue: Arc<LocalQueue>,
     /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
@@ -69,11 +68,7 @@ fn guid(netdev: &NetDevice) -> [u8; 8] {
 }
 
 impl DeviceState {
-    pub(crate) fn new(
-        state: &State,
-        netdev: &NetDevice,
-        sockets: SocketShare,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(state: &State, netdev: &NetDevice, share: SocketShare) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
                 config: state.config.clone(),
@@ -82,9 +77,9 @@ impl DeviceState {
                 guid: guid(netdev),
                 counters: Counters::new()?,
                 counter_numbers <- IndexPool::new(),
-                sockets <- new_mutex!(Some(sockets), "rrxe_device_sockets"),
-                gsi <- new_spinlock!(None, "rrxe_device_gsi"),
-                multicast <- Groups::new(state.tables.quotas.memberships.clone()),
+                sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
+                gsi: RcuArc::empty(),
+                multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 reorder_bytes: Atomic::new(0),
@@ -95,47 +90,10 @@ impl DeviceState {
         )
     }
 
-    /// Returns the number of bytes of out-of-order packets that the queue pairs buffer.
-    pub(crate) fn reorder_bytes(&self) -> usize {
-        self.reorder_bytes.load(Relaxed)
-    }
-
-    /// Updates the total after one side of a queue pair went from `before` to `after` buffered
-    /// bytes.
-    pub(crate) fn recharge_reorder(&self, before: usize, after: usize) {
-        if before != after {
-            // A negative difference wraps around; the total never falls below zero.
-            self.reorder_bytes.add(after.wrapping_sub(before), Relaxed);
-        }
-    }
-
     /// Releases the namespace's sockets. Waits for packets in flight: none is received after that.
     pub(crate) fn release_sockets(&self) {
         let sockets = self.sockets.lock().take();
         drop(sockets);
-    }
-
-    /// Cleans up after ib_core has released the device.
-    pub(crate) fn forget(&self) {
-        self.release_sockets();
-        let _ = self.set_gsi(None);
-        self.local_queue.close();
-    }
-
-    /// Makes a queue pair QP1, or clears QP1. Returns `EBUSY` if there is one already.
-    pub(crate) fn set_gsi(&self, mut qp: Option<Arc<Qp>>) -> Result {
-        let mut gsi = lock_bh(&self.gsi);
-        if qp.is_some() && gsi.is_some() {
-            return Err(EBUSY);
-        }
-        // The old queue pair is dropped without the lock.
-        core::mem::swap(&mut *gsi, &mut qp);
-        Ok(())
-    }
-
-    /// Returns QP1.
-    pub(crate) fn gsi(&self) -> Option<Arc<Qp>> {
-        lock_bh(&self.gsi).clone()
     }
 
     /// Counts packets whose P_Key did not match.

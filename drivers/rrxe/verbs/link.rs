@@ -7,19 +7,13 @@
 
 use super::device::DeviceState;
 use crate::{limits::ROCE_UDP_PORT, module_state, transport::sockets::Sockets, Rrxe};
-use kernel::{c_str, prelude::*, str::CStr};
+use kernel::{prelude::*, str::CStr};
 use linux_rdma::{
     errno::{is_address_in_use, not_supported},
     net::{NetDevice, NetdevEvents},
-    rdma::{
-        device::{by_netdev, LinkOps},
-        UnregisteredDevice,
-    },
+    rdma::device::{self, by_netdev, LinkOps},
     sync::num_possible_cpus,
 };
-
-/// Port capability flags: communication management is supported.
-pub(crate) const PORT_CAP_FLAGS: u32 = 1 << 16;
 
 /// Operations for `rdma link add NAME type rrxe`.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
@@ -58,16 +52,8 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     })?;
     let data = DeviceState::new(&state, netdev, share)?;
     let guid = data.guid;
-    UnregisteredDevice::new(
-        data,
-        netdev,
-        guid,
-        c_str!("rrxe"),
-        num_possible_cpus(),
-        &LINK_OPS,
-    )
-    .and_then(|device| device.register(name))
-    .inspect_err(|&e| {
+    let vectors = num_possible_cpus();
+    device::register(name, netdev, guid, vectors, data, &LINK_OPS).inspect_err(|&e| {
         if e == EEXIST || e == ENFILE {
             pr_err!("{dev}: a device named {name} exists already; choose another name\n");
         } else {
@@ -84,7 +70,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
 pub(crate) struct Follower;
 
 impl NetdevEvents for Follower {
-    fn unregister(&self, dev: &NetDevice) {
+    fn unregister(dev: &NetDevice) {
         if let Some(device) = by_netdev::<Rrxe>(dev) {
             device.unregister_queued();
             // Synchronously, because the namespace may be destroyed next.

@@ -7,7 +7,7 @@
 //! sender that is a member receives its own datagrams too, as with other software and hardware
 //! (IPoIB drops its own); the stack makes that copy.
 
-use super::quota::{Payer, Quota};
+use super::{device::DeviceState, quota::Payer};
 use crate::{limits, qp::Qp};
 use kernel::{
     prelude::*,
@@ -15,7 +15,7 @@ use kernel::{
     sync::{rcu, Arc},
 };
 use linux_rdma::{
-    net::{IpAddr, NetDevice},
+    net::IpAddr,
     random,
     rdma::AddressInfo,
     sync::{RcuListEntry, RcuLists},
@@ -41,18 +41,15 @@ struct Member {
 pub(crate) struct Groups {
     #[pin]
     members: RcuLists<Member, LISTS>,
-    quota: Arc<Quota>,
     key: u64,
 }
 
 impl Groups {
-    /// Returns an empty set of groups. Memberships count towards `quota`.
-    pub(crate) fn new(quota: Arc<Quota>) -> impl PinInit<Self> {
+    pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
             // callbacks. By then no device exists, and members have left.
             members <- unsafe { RcuLists::new(c"rrxe_multicast", static_lock_class!()) },
-            quota,
             key: u64::from_ne_bytes(random::bytes()),
         })
     }
@@ -73,80 +70,6 @@ impl Groups {
         (hash.wrapping_mul(self.key | 1) >> 56) as usize
     }
 
-    /// Makes a queue pair a member of a group. `payer` pays for the queue pair, and for this.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` if the
-    /// group is full, the errors of [`Quota::charge`], `ENODEV` if the network device lacks the
-    /// group's version of IP.
-    pub(crate) fn attach(
-        &self,
-        netdev: &NetDevice,
-        gid: &[u8; 16],
-        qp: &Arc<Qp>,
-        payer: Payer,
-    ) -> Result {
-        let address = AddressInfo::ip_of(gid);
-        if !address.is_multicast() {
-            return Err(EINVAL);
-        }
-        let member = Member {
-            address,
-            qp: qp.clone(),
-        };
-        let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
-        let list = self.list(&address);
-        let mut writer = self.members.lock();
-        let (count, is_member) = {
-            let rcu = rcu::read_lock();
-            let members = || self.members_of(&address, &rcu);
-            let is_member = members().any(|member| Arc::ptr_eq(member, qp));
-            (members().count(), is_member)
-        };
-        if is_member {
-            return Err(EINVAL);
-        }
-        if count >= limits::MAX_MCAST_QP_ATTACH as usize {
-            return Err(ENOMEM);
-        }
-        self.quota.charge(payer)?;
-        if count == 0 {
-            netdev
-                .join_multicast(&address)
-                .inspect_err(|_| self.quota.uncharge(payer))?;
-        }
-        writer.push(list, entry);
-        Ok(())
-    }
-
-    /// Ends a membership, for which `payer` paid. `EINVAL`: the queue pair is not a member.
-    pub(crate) fn detach(
-        &self,
-        netdev: &NetDevice,
-        gid: &[u8; 16],
-        qp: &Arc<Qp>,
-        payer: Payer,
-    ) -> Result {
-        let address = AddressInfo::ip_of(gid);
-        let mut writer = self.members.lock();
-        let is_it = |member: &Member| member.address == address && Arc::ptr_eq(&member.qp, qp);
-        if !writer.remove(self.list(&address), is_it) {
-            return Err(EINVAL);
-        }
-        // At once, and not with the entry, which lives until after a grace period.
-        self.quota.uncharge(payer);
-        let is_empty = self
-            .members_of(&address, &rcu::read_lock())
-            .next()
-            .is_none();
-        if is_empty {
-            netdev.leave_multicast(&address);
-        }
-        Ok(())
-    }
-
-    /// Returns the members of a group.
     pub(crate) fn members_of<'a>(
         &'a self,
         address: &'a IpAddr,
@@ -156,5 +79,66 @@ impl Groups {
             .iter(self.list(address), rcu)
             .filter(|member| member.address == *address)
             .map(|member| &member.qp)
+    }
+}
+
+impl DeviceState {
+    /// Makes a queue pair a member of a group. `payer` pays for the queue pair, and for this.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` if the
+    /// group is full, the errors of `Quota::charge`, `ENODEV` if the network device lacks the
+    /// group's version of IP.
+    pub(crate) fn attach_mcast(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
+        let address = AddressInfo::ip_of(gid);
+        if !address.is_multicast() {
+            return Err(EINVAL);
+        }
+        let member = Member {
+            address,
+            qp: qp.clone(),
+        };
+        let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
+        let (groups, quota) = (&self.multicast, &self.tables.quotas.memberships);
+        let mut writer = groups.members.lock();
+        let (count, is_member) = {
+            let rcu = rcu::read_lock();
+            let members = || groups.members_of(&address, &rcu);
+            let is_member = members().any(|member| Arc::ptr_eq(member, qp));
+            (members().count(), is_member)
+        };
+        if is_member {
+            return Err(EINVAL);
+        }
+        if count >= limits::MAX_MCAST_QP_ATTACH as usize {
+            return Err(ENOMEM);
+        }
+        quota.charge(payer)?;
+        if count == 0 {
+            let joined = self.netdev.join_multicast(&address);
+            joined.inspect_err(|_| quota.uncharge(payer))?;
+        }
+        writer.push(groups.list(&address), entry);
+        Ok(())
+    }
+
+    /// Ends a membership, for which `payer` paid. `EINVAL`: the queue pair is not a member.
+    pub(crate) fn detach_mcast(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
+        let address = AddressInfo::ip_of(gid);
+        let groups = &self.multicast;
+        let mut writer = groups.members.lock();
+        let is_it = |member: &Member| member.address == address && Arc::ptr_eq(&member.qp, qp);
+        if !writer.remove(groups.list(&address), is_it) {
+            return Err(EINVAL);
+        }
+        // At once, and not with the entry, which lives until after a grace period.
+        self.tables.quotas.memberships.uncharge(payer);
+        let rcu = rcu::read_lock();
+        if groups.members_of(&address, &rcu).next().is_none() {
+            drop(rcu);
+            self.netdev.leave_multicast(&address);
+        }
+        Ok(())
     }
 }

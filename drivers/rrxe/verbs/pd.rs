@@ -5,26 +5,7 @@
 use kernel::sync::atomic::{Atomic, Relaxed};
 
 /// Identity of a protection domain. Never reused. The default is that of no protection domain.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct PdId(u64);
-
-/// The protection domain of a region, which reregistration may change.
-pub(crate) struct PdCell(Atomic<u64>);
-
-impl PdCell {
-    pub(crate) fn new(pd: PdId) -> Self {
-        Self(Atomic::new(pd.0))
-    }
-
-    #[inline]
-    pub(crate) fn get(&self) -> PdId {
-        PdId(self.0.load(Relaxed))
-    }
-
-    pub(crate) fn set(&self, pd: PdId) {
-        self.0.store(pd.0, Relaxed);
-    }
-}
+pub(crate) use rrxe_core::DomainId as PdId;
 
 static NEXT: Atomic<u64> = Atomic::new(1);
 

@@ -24,14 +24,9 @@ use kernel::{
 use linux_rdma::{errno::quota_exceeded, sync::lock_irqsave, user};
 use rrxe_core::reorder::share;
 
-/// The consumer that an object is charged to.
-#[derive(Clone, Copy)]
-pub(crate) enum Payer {
-    /// All consumers in the kernel.
-    Kernel,
-    /// A user, by its UID in the initial user namespace.
-    User(u32),
-}
+/// The consumer that an object is charged to: a user, by its UID in the initial user namespace, or
+/// `None` for all consumers in the kernel.
+pub(crate) type Payer = Option<u32>;
 
 /// The numbers of existing objects of one kind.
 struct Usage {
@@ -41,7 +36,7 @@ struct Usage {
 }
 
 /// Memory for a user's entry in [`Usage::users`].
-type NodeReservation = RBTreeNodeReservation<u32, u32>;
+type NewNode = RBTreeNodeReservation<u32, u32>;
 
 impl Usage {
     fn new() -> Self {
@@ -53,15 +48,9 @@ impl Usage {
 
     /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
     /// if there are `max` objects already, or if a user that is not `exempt` has its share.
-    fn add(
-        &mut self,
-        max: u32,
-        payer: Payer,
-        exempt: bool,
-        node: &mut Option<NodeReservation>,
-    ) -> bool {
+    fn add(&mut self, max: u32, payer: Payer, exempt: bool, node: &mut Option<NewNode>) -> bool {
         let (has, may) = match payer {
-            Payer::User(uid) if !exempt => {
+            Some(uid) if !exempt => {
                 let own = self.users.get(&uid).map_or(0, |count| *count as usize);
                 (own, share(max as usize, self.all as usize, own))
             }
@@ -70,12 +59,9 @@ impl Usage {
         if has >= may {
             return false;
         }
-        if let Payer::User(uid) = payer {
+        if let Some(uid) = payer {
             match self.users.entry(uid) {
-                Entry::Occupied(mut entry) => {
-                    let count = entry.get_mut();
-                    *count = count.saturating_add(1);
-                }
+                Entry::Occupied(mut entry) => *entry.get_mut() = entry.get().saturating_add(1),
                 Entry::Vacant(entry) => match node.take() {
                     Some(node) => {
                         entry.insert(1, node);
@@ -91,10 +77,7 @@ impl Usage {
     /// Counts one object less. Returns the user's entry if it was the last one.
     fn remove(&mut self, payer: Payer) -> Option<RBTreeNode<u32, u32>> {
         self.all = self.all.saturating_sub(1);
-        let Payer::User(uid) = payer else {
-            return None;
-        };
-        let mut entry = self.users.find_mut(&uid)?;
+        let mut entry = self.users.find_mut(&payer?)?;
         let left = entry.get().saturating_sub(1);
         *entry.get_mut() = left;
         (left == 0).then(|| entry.remove_node())
@@ -110,7 +93,6 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Returns a quota for at most `max` objects.
     fn new(max: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -129,14 +111,12 @@ impl Quota {
     /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
     /// at the limit of the module, or if there is no memory.
     pub(crate) fn charge(&self, payer: Payer) -> Result {
-        let mut node = match payer {
-            Payer::Kernel => None,
-            Payer::User(_) => Some(NodeReservation::new(GFP_KERNEL_ACCOUNT)?),
-        };
+        let node = payer.map(|_| NewNode::new(GFP_KERNEL_ACCOUNT));
+        let mut node = node.transpose()?;
         let mut add = |exempt| lock_irqsave(&self.usage).add(self.max, payer, exempt, &mut node);
         match payer {
-            Payer::User(_) if add(false) => Ok(()),
-            Payer::User(_) if !user::has_sys_resource() => Err(quota_exceeded()),
+            Some(_) if add(false) => Ok(()),
+            Some(_) if !user::has_sys_resource() => Err(quota_exceeded()),
             _ if add(true) => Ok(()),
             _ => Err(ENOMEM),
         }
@@ -153,18 +133,14 @@ impl Quota {
 /// One object of a [`Quota`]. Given back on drop.
 pub(crate) struct Charge {
     quota: Arc<Quota>,
-    payer: Payer,
+    pub(crate) payer: Payer,
 }
 
 impl Charge {
     /// Charges the current process's user, or the kernel, for an object that is about to be
     /// created. Sleeps for a user. Fails as [`Quota::charge`] does.
     pub(crate) fn new(quota: &Arc<Quota>, is_user: bool) -> Result<Self> {
-        let payer = if is_user {
-            Payer::User(user::current_euid())
-        } else {
-            Payer::Kernel
-        };
+        let payer = is_user.then(user::current_euid);
         quota.charge(payer)?;
         Ok(Self {
             quota: quota.clone(),
@@ -172,7 +148,6 @@ impl Charge {
         })
     }
 
-    /// Returns the object that was created, with the charge for it.
     pub(crate) fn of<T>(self, object: T) -> Charged<T> {
         Charged {
             object,
@@ -191,14 +166,7 @@ impl Drop for Charge {
 pub(crate) struct Charged<T> {
     object: T,
     // Dropped after the object.
-    charge: Charge,
-}
-
-impl<T> Charged<T> {
-    /// Returns the consumer that pays for the object.
-    pub(crate) fn payer(&self) -> Payer {
-        self.charge.payer
-    }
+    pub(crate) charge: Charge,
 }
 
 impl<T> Deref for Charged<T> {
@@ -249,12 +217,7 @@ mod tests {
     /// Counts objects of this payer until one is refused. Returns their number.
     fn fill(usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
         let mut count = 0;
-        while usage.add(
-            LIMIT,
-            payer,
-            exempt,
-            &mut Some(NodeReservation::new(GFP_KERNEL)?),
-        ) {
+        while usage.add(LIMIT, payer, exempt, &mut Some(NewNode::new(GFP_KERNEL)?)) {
             count += 1;
         }
         Ok(count)
@@ -263,22 +226,22 @@ mod tests {
     #[test]
     fn a_user_has_half_of_what_the_others_leave() -> Result {
         let mut usage = Usage::new();
-        assert_eq!(fill(&mut usage, Payer::User(1), false)?, 6);
-        assert_eq!(fill(&mut usage, Payer::User(2), false)?, 3);
+        assert_eq!(fill(&mut usage, Some(1), false)?, 6);
+        assert_eq!(fill(&mut usage, Some(2), false)?, 3);
         // A user that destroys an object can create another one, and a user at its share none.
-        let _ = usage.remove(Payer::User(2));
-        assert_eq!(fill(&mut usage, Payer::User(1), false)?, 0);
-        assert_eq!(fill(&mut usage, Payer::User(2), false)?, 1);
+        let _ = usage.remove(Some(2));
+        assert_eq!(fill(&mut usage, Some(1), false)?, 0);
+        assert_eq!(fill(&mut usage, Some(2), false)?, 1);
         Ok(())
     }
 
     #[test]
     fn an_exempt_user_and_the_kernel_have_what_is_left() -> Result {
-        for payer in [Payer::User(2), Payer::Kernel] {
+        for payer in [Some(2), None] {
             let mut usage = Usage::new();
-            assert_eq!(fill(&mut usage, Payer::User(1), false)?, 6);
+            assert_eq!(fill(&mut usage, Some(1), false)?, 6);
             assert_eq!(fill(&mut usage, payer, true)?, 6);
-            assert_eq!(fill(&mut usage, Payer::User(3), false)?, 0);
+            assert_eq!(fill(&mut usage, Some(3), false)?, 0);
         }
         Ok(())
     }
@@ -289,13 +252,13 @@ mod tests {
         for uid in 1..=2 {
             assert!(usage.add(
                 LIMIT,
-                Payer::User(uid),
+                Some(uid),
                 false,
-                &mut Some(NodeReservation::new(GFP_KERNEL)?)
+                &mut Some(NewNode::new(GFP_KERNEL)?)
             ));
         }
         for uid in 1..=2 {
-            assert!(usage.remove(Payer::User(uid)).is_some());
+            assert!(usage.remove(Some(uid)).is_some());
         }
         assert!(usage.users.is_empty());
         assert_eq!(usage.all, 0);

@@ -38,7 +38,7 @@ use linux_rdma::{
         wr::{RecvWr, RecvWrs},
         Device, SrqEvent, SrqTarget, Udata, XrcSrq,
     },
-    sync::{lock_bh, lock_irqsave, SerialQueue, SerialTask, SerialWork},
+    sync::{lock_bh, lock_irqsave, ModuleWorkqueue, SerialTask, SerialWork},
 };
 
 /// Events, as bits of `Srq::event_work`.
@@ -52,7 +52,10 @@ pub(crate) struct Srq {
     pub(crate) pd: PdId,
     /// Largest number of data segments of a work request.
     pub(crate) max_sge: u32,
-    xrc: Option<Xrc>,
+    /// XRC: the domain of the queue pairs that may use it.
+    pub(crate) xrc_domain: Option<PdId>,
+    /// XRC: the completion queue of its work requests, whichever queue pair takes them.
+    pub(crate) xrc_cq: Option<Arc<Cq>>,
     target: Arc<SrqTarget>,
     #[pin]
     queue: SpinLock<Queue>,
@@ -67,16 +70,6 @@ pub(crate) struct Srq {
 impl_has_serial_work! {
     impl HasSerialWork<0> for Srq { self.event_work }
 }
-
-/// The additional part of a queue for XRC.
-struct Xrc {
-    domain: PdId,
-    /// The completion queue of its work requests, whichever queue pair takes them.
-    cq: Arc<Cq>,
-}
-
-/// An XRC domain: the identity that its queues and its targets share.
-pub(crate) struct Xrcd(pub(crate) PdId);
 
 struct Queue {
     /// `None` after the queue was destroyed.
@@ -96,10 +89,19 @@ pub(crate) struct SrqHandle {
 }
 
 impl Drop for SrqHandle {
+    /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
+    /// it, and finds it empty.
     fn drop(&mut self) {
+        let srqs = &self.device.tables.srqs;
         if let Some(index) = self.index {
-            self.device.tables.srqs.withdraw(index);
-            self.device.tables.srqs.release(index);
+            srqs.withdraw(index);
+        }
+        let consumer = lock_bh(&self.srq.queue).consumer.take();
+        self.srq.event_work.close();
+        // Unpins the ring, which may sleep.
+        drop(consumer);
+        if let Some(index) = self.index {
+            srqs.release(index);
         }
     }
 }
@@ -113,7 +115,7 @@ pub(crate) fn create(
     target: Arc<SrqTarget>,
     udata: Option<&mut Udata<'_>>,
 ) -> Result<(SrqHandle, u32)> {
-    if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR || attr.max_sge > limits::MAX_SRQ_SGE {
+    if attr.max_wr == 0 || attr.max_wr > limits::MAX_QP_WR || attr.max_sge > limits::MAX_SGE {
         return Err(EINVAL);
     }
     let (ring, poster) = match udata {
@@ -129,15 +131,12 @@ pub(crate) fn create(
     };
     attr.max_wr = ring.capacity;
     attr.srq_limit = 0;
-    let xrc = xrc.map(|xrc| Xrc {
-        domain: xrc.xrcd.0,
-        cq: Arc::clone(xrc.cq),
-    });
     let srq = Arc::pin_init(
         pin_init!(Srq {
             pd: pd.id,
             max_sge: attr.max_sge,
-            xrc,
+            xrc_domain: xrc.as_ref().map(|xrc| xrc.xrcd.id),
+            xrc_cq: xrc.map(|xrc| xrc.cq.0.clone()),
             target,
             queue <- new_spinlock!(Queue {
                 consumer: Some(Consumer::new(ring)),
@@ -154,7 +153,7 @@ pub(crate) fn create(
         index: None,
         poster,
     };
-    if handle.srq.xrc.is_none() {
+    if handle.srq.xrc_domain.is_none() {
         return Ok((handle, 0));
     }
     let srqs = &device.data().tables.srqs;
@@ -193,7 +192,7 @@ impl SrqHandle {
         let ring = if let Some(max_wr) = max_wr {
             // As with completion queues, kernel consumers can't resize.
             let udata = udata.ok_or(not_supported())?;
-            if max_wr == 0 || max_wr > limits::MAX_SRQ_WR {
+            if max_wr == 0 || max_wr > limits::MAX_QP_WR {
                 return Err(EINVAL);
             }
             Some(user_ring(device, max_wr, srq.max_sge, udata)?)
@@ -225,18 +224,6 @@ impl SrqHandle {
         }
     }
 
-    /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
-    /// it, and finds it empty.
-    pub(crate) fn destroy(&self) {
-        if let Some(index) = self.index {
-            self.device.tables.srqs.withdraw(index);
-        }
-        let consumer = lock_bh(&self.srq.queue).consumer.take();
-        self.srq.event_work.close();
-        // Unpins the ring, which may sleep.
-        drop(consumer);
-    }
-
     /// POST_SRQ_RECV of a kernel consumer.
     pub(crate) fn post(&self, wrs: &mut RecvWrs<'_>) -> Result {
         let poster = self.poster.as_ref().ok_or(not_supported())?;
@@ -247,31 +234,21 @@ impl SrqHandle {
 
 /// Adds a receive work request of a kernel consumer to its ring.
 pub(crate) fn push(producer: &mut Producer, wr: &RecvWr<'_>, max_sge: u32) -> Result {
-    if wr.num_sge() > max_sge {
+    if wr.num_sge > max_sge {
         return Err(EINVAL);
     }
     producer.push(
         &RecvWqe {
-            wr_id: wr.wr_id(),
-            num_sge: wr.num_sge(),
+            wr_id: wr.wr_id,
+            num_sge: wr.num_sge,
             reserved: 0,
         },
-        wr.segments(),
+        wr.segments,
         &[],
     )
 }
 
 impl Srq {
-    /// Returns whether it belongs to this XRC domain.
-    pub(crate) fn is_in(&self, domain: PdId) -> bool {
-        self.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain)
-    }
-
-    /// For XRC: returns the completion queue of its work requests.
-    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
-        self.xrc.as_ref().map(|xrc| &xrc.cq)
-    }
-
     /// Takes the next work request, if there is one; `read` copies its entry.
     pub(crate) fn fetch<R>(
         this: ArcBorrow<'_, Self>,
@@ -315,11 +292,10 @@ impl Srq {
         }
         ring.copy_entries(&old, first, count)?;
         drop(old);
-        let old = {
-            let mut queue = lock_bh(&self.queue);
-            let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
-            consumer.replace(ring, first.wrapping_add(count))
-        };
+        let mut queue = lock_bh(&self.queue);
+        let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
+        let old = consumer.replace(ring, first.wrapping_add(count));
+        drop(queue);
         // Unpins the old ring, which may sleep.
         drop(old);
         Ok(())
@@ -327,8 +303,8 @@ impl Srq {
 }
 
 impl SerialTask for Srq {
-    fn queue() -> SerialQueue {
-        SerialQueue::Thread(&EVENT_QUEUE)
+    fn queue() -> Option<&'static ModuleWorkqueue> {
+        Some(&EVENT_QUEUE)
     }
 
     fn round(this: ArcBorrow<'_, Self>, raised: u32) -> bool {

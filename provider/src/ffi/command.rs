@@ -7,9 +7,7 @@
 //! provider allocates the buffers and adds its own part behind the core part; [`crate::abi`]
 //! defines the layout of that part. There must be no padding between the two.
 
-use super::driver::{VerbsCq, VerbsMr, VerbsQp, VerbsSrq, VerbsXrcd};
-use super::os::check;
-use super::pabi;
+use super::driver::{VerbsMr, VerbsQp, VerbsSrq, VerbsXrcd};
 use super::ptr::Ptr;
 use super::verbs::*;
 use crate::abi;
@@ -28,8 +26,8 @@ pub(crate) struct WithDriver<C, D> {
 
 /// Defines functions that issue a command. Each calls the C function that it names, with its own
 /// arguments and the buffers of the command and of the response, if there is one. The numbers are
-/// the sizes in bytes of the core parts; a type is that of the driver's part, which is the last
-/// argument. The functions fail with an error number.
+/// the sizes in bytes of the core parts; behind the `+` is the driver's part, which is the last
+/// argument. The functions return 0 or an error number.
 ///
 /// The types of the arguments state the contract of the C function: it accesses the object of a
 /// [`Ptr`], and the structure of a reference.
@@ -37,10 +35,10 @@ macro_rules! commands {
     ($(
         $(#[$doc:meta])*
         fn $name:ident = $function:literal($($arg:ident: $type:ty),*)
-            [$size:literal $(+ $driver:ty)?] $(-> [$resp:literal])?;
+            [$size:literal $(+ $driver:ident: $part:ty)?] $(-> [$resp:literal])?;
     )*) => {$(
         $(#[$doc])*
-        pub(crate) fn $name($($arg: $type,)* $(driver: $driver)?) -> Result<(), c_int> {
+        pub(crate) extern "C" fn $name($($arg: $type,)* $($driver: $part)?) -> c_int {
             extern "C" {
                 #[link_name = $function]
                 fn command(
@@ -50,34 +48,24 @@ macro_rules! commands {
                     $(resp: *mut [u64; $resp / 8 + 1], resp_size: usize,)?
                 ) -> c_int;
             }
-            commands!(
-                command, ($($arg),*), [$size $(, driver: $driver)?] $(-> [$resp])?,
-            )
+            let mut cmd = WithDriver {
+                core: [0_u64; $size / 8],
+                // The unit if the command has no such part.
+                driver: ($($driver)?),
+            };
+            $(const {
+                let size = size_of::<WithDriver<[u64; $size / 8], $part>>();
+                assert!(size == $size + size_of::<$part>());
+            })?
+            $(let mut resp = [0_u64; $resp / 8 + 1];)?
+            let cmd_size = size_of_val(&cmd);
+            // SAFETY: the types of the arguments state the function's contract. The buffers are at
+            // least as long as the sizes given.
+            unsafe {
+                command($($arg,)* (&raw mut cmd).cast(), cmd_size $(, &raw mut resp, $resp)?)
+            }
         }
     )*};
-    (
-        $function:path, ($($arg:expr),*), [$size:literal $(, $driver:ident: $type:ty)?]
-        $(-> [$resp:literal])?, $($tail:expr)?
-    ) => {{
-        let mut cmd = WithDriver {
-            core: [0_u64; $size / 8],
-            // The unit if the command has no such part.
-            driver: ($($driver)?),
-        };
-        $(const {
-            assert!(size_of::<WithDriver<[u64; $size / 8], $type>>() == $size + size_of::<$type>());
-        })?
-        $(let mut resp = [0_u64; $resp / 8 + 1];)?
-        let cmd_size = size_of_val(&cmd);
-        // SAFETY: the types of the arguments state the function's contract. The buffers are at
-        // least as long as the sizes given.
-        check(unsafe {
-            $function(
-                $($arg,)* (&raw mut cmd).cast(), cmd_size
-                $(, (&raw mut resp).cast(), $resp)? $(, $tail)?
-            )
-        })
-    }};
 }
 
 commands! {
@@ -97,23 +85,20 @@ commands! {
     fn alloc_mw = "ibv_cmd_alloc_mw"(pd: Ptr<IbvPd>, mw_type: u32, mw: &mut IbvMw) [24] -> [8];
     fn create_cq = "ibv_cmd_create_cq"(
         context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int,
-        cq: &UnsafeCell<VerbsCq>
-    ) [40 + abi::RingSpec] -> [8];
+        cq: &UnsafeCell<IbvCqEx>
+    ) [40 + ring: abi::RingSpec] -> [8];
     fn resize_cq = "ibv_cmd_resize_cq"(cq: Ptr<IbvCq>, cqe: c_int)
-        [24 + abi::RingSpec] -> [8];
-    fn create_srq = "ibv_cmd_create_srq"(
-        pd: Ptr<IbvPd>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttr
-    ) [40 + abi::RingSpec] -> [16];
+        [24 + ring: abi::RingSpec] -> [8];
     fn create_srq_ex = "ibv_cmd_create_srq_ex"(
         context: Ptr<IbvContext>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttrEx
-    ) [56 + abi::RingSpec] -> [16];
+    ) [56 + ring: abi::RingSpec] -> [16];
     fn modify_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
     ) [24];
     /// Replaces the ring of a shared receive queue.
     fn resize_srq = "ibv_cmd_modify_srq"(
         srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c_int
-    ) [24 + abi::RingSpec];
+    ) [24 + ring: abi::RingSpec];
     /// Writes the attributes if it succeeds.
     fn query_srq = "ibv_cmd_query_srq"(
         srq: Ptr<IbvSrq>, attr: &mut MaybeUninit<IbvSrqAttr>
@@ -122,9 +107,9 @@ commands! {
     fn open_xrcd = "ibv_cmd_open_xrcd"(
         context: Ptr<IbvContext>, xrcd: &mut VerbsXrcd, size: c_int, attr: &IbvXrcdInitAttr
     ) [24] -> [4];
-    fn create_qp = "ibv_cmd_create_qp"(
-        pd: Ptr<IbvPd>, qp: &UnsafeCell<VerbsQp>, attr: &mut IbvQpInitAttr
-    ) [64 + abi::CreateQpCmd] -> [32];
+    fn create_qp_ex = "ibv_cmd_create_qp_ex"(
+        context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, attr: &mut IbvQpInitAttrEx
+    ) [64 + rings: abi::CreateQpCmd] -> [32];
     /// `size` is that of a [`VerbsQp`].
     fn open_qp = "ibv_cmd_open_qp"(
         context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, size: c_int, attr: &IbvQpOpenAttr
@@ -139,48 +124,17 @@ commands! {
     ) [24];
 }
 
-/// `ibv_create_cq_ex`.
-pub(crate) fn create_cq_ex(
-    context: Ptr<IbvContext>,
-    attr: &IbvCqInitAttrEx,
-    cq: &UnsafeCell<VerbsCq>,
-    driver: abi::RingSpec,
-) -> Result<(), c_int> {
-    commands!(
-        pabi::ibv_cmd_create_cq_ex,
-        (context, attr, cq),
-        [56, driver: abi::RingSpec] -> [16],
-        0
-    )
-}
-
-/// `ibv_create_qp_ex`.
-pub(crate) fn create_qp_ex(
-    context: Ptr<IbvContext>,
-    qp: &UnsafeCell<VerbsQp>,
-    attr: &mut IbvQpInitAttrEx,
-    driver: abi::CreateQpCmd,
-) -> Result<(), c_int> {
-    commands!(
-        pabi::ibv_cmd_create_qp_ex2,
-        (context, qp, attr),
-        [88, driver: abi::CreateQpCmd] -> [40],
-    )
-}
-
 /// `struct ibv_get_context` with [`abi::AllocUcontextCmd`].
 pub(crate) type GetContext = WithDriver<[u64; 2], abi::AllocUcontextCmd>;
 /// `struct ib_uverbs_get_context_resp` with [`abi::AllocUcontextResp`].
 pub(crate) type GetContextResp = WithDriver<[u64; 1], abi::AllocUcontextResp>;
-/// `struct ib_uverbs_ex_query_device_resp`: starts with the firmware version.
-pub(crate) type ExQueryDeviceResp = [u64; 38];
 /// `struct ib_uverbs_create_ah_resp` with [`abi::CreateAhResp`].
 pub(crate) type CreateAhResp = WithDriver<[u32; 1], abi::CreateAhResp>;
 
 structures! {
-    /// `struct ibv_post_send` and `struct ibv_post_recv`, which have one layout: the doorbells.
+    /// `struct ibv_post_send`, the doorbell.
     struct PostDoorbell (32) {
-        /// `IB_USER_VERBS_CMD_POST_SEND` or `IB_USER_VERBS_CMD_POST_RECV`.
+        /// [`POST_SEND`].
         @0 command: u32,
         /// Size of the command in 32-bit words.
         @4 in_words: u16,
@@ -194,7 +148,7 @@ structures! {
         @20 wr_count: u32,
         /// Number of data segments in the command: 0.
         @24 sge_count: u32,
-        /// Bytes of a work request in a command that has some.
+        /// [`SEND_WR_SIZE`].
         @28 wqe_size: u32,
     }
 }
@@ -205,18 +159,10 @@ const _: () = {
     assert!(size_of::<CreateAhResp>() == 4 + 8);
 };
 
-/// Value of [`PostDoorbell::in_words`].
-pub(crate) const POST_DOORBELL_WORDS: u16 = 8;
-const _: () = assert!(size_of::<PostDoorbell>() == 4 * POST_DOORBELL_WORDS as usize);
-
 /// `IB_USER_VERBS_CMD_POST_SEND`.
 pub(crate) const POST_SEND: u32 = 28;
-/// `IB_USER_VERBS_CMD_POST_RECV`.
-pub(crate) const POST_RECV: u32 = 29;
 /// `sizeof(struct ib_uverbs_send_wr)`.
 pub(crate) const SEND_WR_SIZE: u32 = 56;
-/// `sizeof(struct ib_uverbs_recv_wr)`.
-pub(crate) const RECV_WR_SIZE: u32 = 16;
 
 /// Returns zeroed memory for a C structure of this provider's declarations.
 ///

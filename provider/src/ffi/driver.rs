@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The private interface between libibverbs and its providers (`infiniband/driver.h`), as far as
-//! all versions that this provider supports agree. [`super::pabi`] has the differences between the
-//! private ABIs.
+//! The private interface between libibverbs and its providers (`infiniband/driver.h`).
+//!
+//! The private ABIs 34 (rdma-core 56.1) and 65 (rdma-core 65.0) differ in the name of
+//! `verbs_register_driver`, in an argument of `ibv_cmd_get_context`, and in sizes ([`by_pabi`]).
 
 use super::command;
-use super::operations::VerbsContextOps;
-use super::pabi::by_pabi;
 use super::ptr::{Ptr, Public};
 use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
+
+/// Returns the number that holds for the private ABI of this build.
+pub(crate) const fn by_pabi(pabi34: usize, pabi65: usize) -> usize {
+    if cfg!(feature = "pabi65") {
+        pabi65
+    } else {
+        pabi34
+    }
+}
 
 opaque! {
     VerbsSysfsDev;
@@ -42,12 +50,7 @@ structures! {
 
     /// `struct verbs_device`, which libibverbs fills in.
     struct VerbsDevice (712) {
-        @0 device: IbvDevice,
-        @664 ops: *const VerbsDeviceOps,
-        @672 refcount: c_int,
-        @680 entry: [*mut c_void; 2],
-        @696 sysfs: *mut VerbsSysfsDev,
-        @704 core_support: u64,
+        @0 unused: [u64; 89],
     }
 
     /// `struct verbs_context`: libibverbs' own members, followed by the public context.
@@ -57,30 +60,22 @@ structures! {
         @(by_pabi(320, 368)) context: IbvContext,
     }
 
+    #[derive(Default)]
     struct VerbsMr (56) {
         @0 ibv_mr: IbvMr,
-        @48 mr_type: u32,
-        @52 access: c_int,
-    }
-
-    /// `struct verbs_cq`: a union of [`IbvCq`] and [`IbvCqEx`]. The latter is larger and starts
-    /// with the former.
-    struct VerbsCq (288) {
-        @0 cq_ex: IbvCqEx,
+        @48 unused_from_mr_type: [u32; 2],
     }
 
     struct VerbsSrq (160) {
         @0 srq: IbvSrq,
         @128 srq_type: u32,
-        @136 xrcd: Option<Ptr<IbvXrcd>>,
-        @144 cq: Option<Ptr<IbvCq>>,
+        @136 unused_from_xrcd: [u64; 2],
         @152 srq_num: u32,
     }
 
+    #[derive(Default)]
     struct VerbsXrcd (16) {
-        @0 xrcd: IbvXrcd,
-        @8 comp_mask: u32,
-        @12 handle: u32,
+        @0 unused: [u64; 2],
     }
 
     /// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`]. The latter is larger
@@ -88,41 +83,37 @@ structures! {
     struct VerbsQp (376) {
         @0 qp_ex: IbvQpEx,
         @360 comp_mask: u32,
-        @368 xrcd: Option<Ptr<IbvXrcd>>,
+        @368 unused_xrcd: u64,
     }
 }
 
-/// `VERBS_MATCH_SENTINEL`: the end of a table.
-pub(crate) const MATCH_SENTINEL: u8 = 0;
+/// Number of operations that a provider may implement.
+pub(crate) const OPERATIONS: usize = by_pabi(608, 744) / 8;
+
+/// `struct verbs_context_ops`: pointers to functions, or null for operations that the provider does
+/// not implement. libibverbs fails those with `EOPNOTSUPP` or, in private ABI 65, falls back to
+/// others (`reg_mr_ex`, `alloc_buf`).
+#[repr(C)]
+pub(crate) struct VerbsContextOps(pub(crate) [*const c_void; OPERATIONS]);
+
 /// `VERBS_MATCH_DRIVER_ID`: match by the number that the kernel driver reports.
 pub(crate) const MATCH_DRIVER_ID: u8 = 3;
 
-impl VerbsMatchEnt {
-    /// Creates an entry that matches a kernel driver's number.
-    pub(crate) const fn driver_id(id: u32) -> Self {
-        Self {
-            driver_id: id as u64,
-            kind: MATCH_DRIVER_ID,
-            ..Self::sentinel()
-        }
-    }
-
-    /// Creates the entry that ends a table.
-    pub(crate) const fn sentinel() -> Self {
-        Self {
-            driver_data: core::ptr::null_mut(),
-            driver_id: 0,
-            vendor: 0,
-            device: 0,
-            kind: MATCH_SENTINEL,
-        }
-    }
-}
+/// The entry that ends a table (`VERBS_MATCH_SENTINEL`).
+pub(crate) const MATCH_SENTINEL: VerbsMatchEnt = VerbsMatchEnt {
+    driver_data: core::ptr::null_mut(),
+    driver_id: 0,
+    vendor: 0,
+    device: 0,
+    kind: 0,
+};
 
 // SAFETY: libibverbs only reads a registered table, and everything it points to is immutable.
 unsafe impl Sync for VerbsDeviceOps {}
 // SAFETY: as above; the table of devices is a part of that.
 unsafe impl Sync for VerbsMatchEnt {}
+// SAFETY: as above; the pointers are those of functions.
+unsafe impl Sync for VerbsContextOps {}
 
 // SAFETY: a region consists of the public part alone.
 unsafe impl Public for VerbsMr {
@@ -148,16 +139,29 @@ extern "C" {
     ) -> *mut c_void;
     pub(crate) fn verbs_uninit_context(context: *mut VerbsContext);
     pub(crate) fn verbs_set_ops(context: *mut VerbsContext, ops: *const VerbsContextOps);
+    #[cfg_attr(not(feature = "pabi65"), link_name = "verbs_register_driver_34")]
+    #[cfg_attr(feature = "pabi65", link_name = "verbs_register_driver_65")]
+    pub(crate) fn verbs_register_driver(ops: *const VerbsDeviceOps);
 
     pub(crate) fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int;
     pub(crate) fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int;
 
+    pub(crate) fn ibv_cmd_get_context(
+        context: *mut VerbsContext,
+        cmd: &mut command::GetContext,
+        cmd_size: usize,
+        // An array of file descriptors, or null.
+        #[cfg(feature = "pabi65")] fd_arr: *mut c_void,
+        resp: &mut command::GetContextResp,
+        resp_size: usize,
+    ) -> c_int;
     pub(crate) fn ibv_cmd_query_device_any(
         context: Ptr<IbvContext>,
         input: Option<&IbvQueryDeviceExInput>,
         attr: *mut IbvDeviceAttrEx,
         attr_size: usize,
-        resp: &mut command::ExQueryDeviceResp,
+        // `struct ib_uverbs_ex_query_device_resp`, which starts with the firmware version.
+        resp: &mut [u64; 38],
         resp_size: &mut usize,
     ) -> c_int;
     pub(crate) fn ibv_cmd_create_ah(

@@ -5,65 +5,58 @@
 //!
 //! They are part of libibverbs' stable ABI, which is identical in every version. Names are those of
 //! the header in Rust's spelling (`struct ibv_send_wr` is [`IbvSendWr`]); fields keep their names,
-//! so `verbs.h` and its manual pages document them. [`super::layout`] asserts sizes and offsets.
+//! so `verbs.h` and its manual pages document them. Members that only libibverbs and the program
+//! use are arrays. [`super::layout`] asserts sizes and offsets.
 
 use super::ptr::{Ptr, Public};
-use core::cell::{Cell, UnsafeCell};
+pub(crate) use crate::abi::Sge as IbvSge;
+use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Words of glibc's `pthread_mutex_t`.
 const MUTEX_WORDS: usize = if cfg!(target_arch = "aarch64") { 6 } else { 5 };
 
-/// `pthread_mutex_t`, which libibverbs initialises and uses; the provider only reserves the space.
-#[repr(C)]
-pub(crate) struct PthreadMutex(UnsafeCell<[u64; MUTEX_WORDS]>);
-
-/// `pthread_cond_t`, which libibverbs initialises and uses; the provider only reserves the space.
-#[repr(C)]
-pub(crate) struct PthreadCond(UnsafeCell<[u64; 6]>);
+/// Words of a `pthread_mutex_t`, a `pthread_cond_t` and two counters of events, with which several
+/// structures end.
+const EVENT_WORDS: usize = MUTEX_WORDS + 6 + 1;
 
 opaque! {
+    IbvDevice;
     IbvPortAttr;
     IbvQueryDeviceExInput;
     /// `union ibv_gid`.
     IbvGid;
     IbvCompChannel;
     IbvAhAttr;
+    IbvXrcd;
     IbvXrcdInitAttr;
     IbvQpOpenAttr;
+    IbvCq;
 }
 
 structures! {
-    /// `struct ibv_device`. None of its members is used here.
-    struct IbvDevice (664) {
-        @0 unused: [u64; 83],
-    }
-
     /// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
     struct IbvContext (328) {
-        /// Members from `device` to `num_comp_vectors`, which are not used here.
-        @0 unused: [u64; 35],
-        @280 mutex: PthreadMutex,
-        @320 abi_compat: *mut c_void,
+        @0 unused: [u64; 36 + MUTEX_WORDS],
     }
 
+    /// The C types of the counts are signed, but none is negative.
     struct IbvDeviceAttr (232) {
         @0 fw_ver: [c_char; 64],
         @64 unused_from_node_guid: [u64; 6],
-        @112 max_qp_wr: c_int,
+        @112 max_qp_wr: u32,
         @116 unused_from_device_cap_flags: [u32; 4],
-        @132 max_cqe: c_int,
+        @132 max_cqe: u32,
         @136 unused_from_max_mr: [u32; 20],
-        @216 max_srq_wr: c_int,
-        @220 max_srq_sge: c_int,
+        @216 max_srq_wr: u32,
+        @220 max_srq_sge: u32,
         @224 unused_from_max_pkeys: [u32; 2],
     }
 
     /// The first members of `struct ibv_device_attr_ex`; the caller's may be longer or shorter.
     struct IbvDeviceAttrEx (280) {
         @0 orig_attr: IbvDeviceAttr,
-        @232 comp_mask: u32,
-        @240 odp_caps: [u64; 3],
+        @232 unused_from_comp_mask: [u64; 4],
         @264 completion_timestamp_mask: u64,
         /// Frequency of the clock, in kHz.
         @272 hca_core_clock: u64,
@@ -73,32 +66,25 @@ structures! {
         @0 comp_mask: u32,
         @8 raw_clock: super::os::Timespec,
     }
-}
 
-/// `IBV_VALUES_MASK_RAW_CLOCK`.
-pub(crate) const VALUES_MASK_RAW_CLOCK: u32 = 1;
-
-structures! {
     struct IbvPd (16) {
         @0 context: Ptr<IbvContext>,
         @8 handle: u32,
     }
 
+    #[derive(Default)]
     struct IbvMr (48) {
-        @0 context: Ptr<IbvContext>,
-        @8 pd: Option<Ptr<IbvPd>>,
-        @16 addr: *mut c_void,
-        @24 length: usize,
-        @32 handle: u32,
+        @0 unused: [u64; 4],
+        @32 unused_handle: u32,
         @36 lkey: u32,
-        @40 rkey: u32,
+        @40 unused_rkey: u64,
     }
 
+    #[derive(Default)]
     struct IbvMw (32) {
-        @0 context: Ptr<IbvContext>,
-        @8 pd: Option<Ptr<IbvPd>>,
+        @0 unused: [u64; 2],
         @16 rkey: Cell<u32>,
-        @20 handle: u32,
+        @20 unused_handle: u32,
         /// `enum ibv_mw_type`.
         @24 mw_type: u32,
     }
@@ -117,42 +103,16 @@ structures! {
         @16 bind_info: IbvMwBindInfo,
     }
 
+    #[derive(Default)]
     struct IbvAh (24) {
-        @0 context: Ptr<IbvContext>,
-        @8 pd: Option<Ptr<IbvPd>>,
-        @16 handle: u32,
+        @0 unused: [u64; 3],
     }
 
-    struct IbvXrcd (8) {
-        @0 context: Ptr<IbvContext>,
-    }
-}
-
-// SAFETY: these objects consist of the public part alone. Only the key of a window changes.
-unsafe impl Public for IbvPd {
-    type Object = Self;
-}
-// SAFETY: as above.
-unsafe impl Public for IbvMr {
-    type Object = Self;
-}
-// SAFETY: as above.
-unsafe impl Public for IbvMw {
-    type Object = Self;
-}
-
-/// `IBV_MW_TYPE_2`.
-pub(crate) const MW_TYPE_2: u32 = 2;
-
-structures! {
     struct IbvSrq (128) {
-        @0 context: Option<Ptr<IbvContext>>,
+        @0 unused_context: u64,
         @8 srq_context: *mut c_void,
         @16 pd: Option<Ptr<IbvPd>>,
-        @24 handle: u32,
-        @32 mutex: PthreadMutex,
-        @72 cond: PthreadCond,
-        @120 events_completed: u32,
+        @24 unused_from_handle: [u64; 1 + EVENT_WORDS],
     }
 
     #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -162,7 +122,6 @@ structures! {
         @8 srq_limit: u32,
     }
 
-    #[derive(Clone, Copy)]
     struct IbvSrqInitAttr (24) {
         @0 srq_context: *mut c_void,
         @8 attr: IbvSrqAttr,
@@ -180,37 +139,9 @@ structures! {
         /// `struct ibv_tm_cap`.
         @56 tm_cap: [u32; 2],
     }
-}
-
-/// `IBV_SRQ_MAX_WR` in the mask of modify.
-pub(crate) const SRQ_MAX_WR: c_int = 1;
-
-/// Bits of [`IbvSrqInitAttrEx::comp_mask`] (`enum ibv_srq_init_attr_mask`).
-pub(crate) mod srq_init_attr {
-    pub(crate) const TYPE: u32 = 1 << 0;
-    pub(crate) const PD: u32 = 1 << 1;
-    pub(crate) const XRCD: u32 = 1 << 2;
-    pub(crate) const CQ: u32 = 1 << 3;
-}
-
-/// `IBV_SRQT_XRC`.
-pub(crate) const SRQ_TYPE_XRC: u32 = 1;
-
-structures! {
-    struct IbvCq (128) {
-        @0 context: Option<Ptr<IbvContext>>,
-        @8 channel: Option<&'static IbvCompChannel>,
-        @16 cq_context: *mut c_void,
-        @24 handle: u32,
-        @28 cqe: c_int,
-        @32 mutex: PthreadMutex,
-        @72 cond: PthreadCond,
-        @120 comp_events_completed: u32,
-        @124 async_events_completed: u32,
-    }
 
     struct IbvCqEx (288) {
-        @0 base: IbvCq,
+        @0 unused: [u64; 4 + EVENT_WORDS],
         @128 comp_mask: u32,
         @132 status: u32,
         @136 wr_id: u64,
@@ -228,9 +159,7 @@ structures! {
         @232 read_sl: c_fn!((Ptr<IbvCqEx>) -> u8),
         @240 read_dlid_path_bits: c_fn!((Ptr<IbvCqEx>) -> u8),
         @248 read_completion_ts: c_fn!((Ptr<IbvCqEx>) -> u64),
-        @256 read_cvlan: c_fn!((Ptr<IbvCqEx>) -> u16),
-        @264 read_flow_tag: c_fn!((Ptr<IbvCqEx>) -> u32),
-        @272 read_tm_info: c_fn!((Ptr<IbvCqEx>, *mut c_void)),
+        @256 unused_from_read_cvlan: [u64; 3],
         @280 read_completion_wallclock_ns: c_fn!((Ptr<IbvCqEx>) -> u64),
     }
 
@@ -238,16 +167,15 @@ structures! {
         @0 comp_mask: u32,
     }
 
-    #[derive(Clone, Copy)]
     struct IbvCqInitAttrEx (56) {
         @0 cqe: u32,
-        @8 cq_context: *mut c_void,
+        @8 unused_cq_context: *mut c_void,
         @16 channel: Option<&'static IbvCompChannel>,
         @24 comp_vector: u32,
         @32 wc_flags: u64,
         @40 comp_mask: u32,
         @44 flags: u32,
-        @48 parent_domain: Option<Ptr<IbvPd>>,
+        @48 unused_parent_domain: *mut c_void,
     }
 
     #[derive(Clone, Copy)]
@@ -267,41 +195,12 @@ structures! {
         @44 sl: u8,
         @45 dlid_path_bits: u8,
     }
-}
 
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: `flags` is valid.
-pub(crate) const CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
-/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
-pub(crate) const CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
-
-/// Bits of [`IbvCqInitAttrEx::wc_flags`] (`enum ibv_create_cq_wc_flags`).
-pub(crate) mod wc_ex {
-    pub(crate) const BYTE_LEN: u64 = 1 << 0;
-    pub(crate) const IMM: u64 = 1 << 1;
-    pub(crate) const QP_NUM: u64 = 1 << 2;
-    pub(crate) const SRC_QP: u64 = 1 << 3;
-    pub(crate) const SLID: u64 = 1 << 4;
-    pub(crate) const SL: u64 = 1 << 5;
-    pub(crate) const DLID_PATH_BITS: u64 = 1 << 6;
-    pub(crate) const COMPLETION_TIMESTAMP: u64 = 1 << 7;
-    pub(crate) const COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
-}
-
-structures! {
     struct IbvQp (160) {
-        @0 context: Option<Ptr<IbvContext>>,
-        @8 qp_context: *mut c_void,
-        @16 pd: Option<Ptr<IbvPd>>,
-        @24 send_cq: Option<Ptr<IbvCq>>,
-        @32 recv_cq: Option<Ptr<IbvCq>>,
-        @40 srq: Option<Ptr<IbvSrq>>,
+        @0 unused: [u64; 6],
         @48 handle: u32,
         @52 qp_num: u32,
-        @56 state: u32,
-        @60 qp_type: u32,
-        @64 mutex: PthreadMutex,
-        @104 cond: PthreadCond,
-        @152 events_completed: u32,
+        @56 unused_from_state: [u64; 1 + EVENT_WORDS],
     }
 
     struct IbvQpEx (360) {
@@ -319,7 +218,7 @@ structures! {
         @240 wr_send: c_fn!((Ptr<IbvQpEx>)),
         @248 wr_send_imm: c_fn!((Ptr<IbvQpEx>, u32)),
         @256 wr_send_inv: c_fn!((Ptr<IbvQpEx>, u32)),
-        @264 wr_send_tso: c_fn!((Ptr<IbvQpEx>, *mut c_void, u16, u16)),
+        @264 unused_wr_send_tso: u64,
         @272 wr_set_ud_addr: c_fn!((Ptr<IbvQpEx>, Option<Ptr<IbvAh>>, u32, u32)),
         @280 wr_set_xrc_srqn: c_fn!((Ptr<IbvQpEx>, u32)),
         @288 wr_set_inline_data: c_fn!((Ptr<IbvQpEx>, *const c_void, usize)),
@@ -342,7 +241,6 @@ structures! {
         @16 max_inline_data: u32,
     }
 
-    #[derive(Clone, Copy)]
     struct IbvQpInitAttr (64) {
         @0 qp_context: *mut c_void,
         @8 send_cq: Option<Ptr<IbvCq>>,
@@ -366,11 +264,9 @@ structures! {
         @64 pd: Option<Ptr<IbvPd>>,
         @72 xrcd: Option<Ptr<IbvXrcd>>,
         @80 create_flags: u32,
-        @84 max_tso_header: u16,
-        @88 rwq_ind_tbl: *mut c_void,
-        /// `struct ibv_rx_hash_conf`.
-        @96 rx_hash_conf: [u64; 3],
-        @120 source_qpn: u32,
+        @84 unused_max_tso_header: u16,
+        @88 unused_from_rwq_ind_tbl: [u64; 4],
+        @120 unused_source_qpn: u32,
         @128 send_ops_flags: u64,
     }
 
@@ -380,51 +276,7 @@ structures! {
         @36 cap: IbvQpCap,
         @56 unused_from_ah_attr: [u32; 22],
     }
-}
 
-/// Bits of [`IbvQpInitAttrEx::comp_mask`] (`enum ibv_qp_init_attr_mask`).
-pub(crate) mod qp_init_attr {
-    pub(crate) const PD: u32 = 1 << 0;
-    pub(crate) const XRCD: u32 = 1 << 1;
-    pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
-    pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
-}
-
-/// Bits of [`IbvQpInitAttrEx::send_ops_flags`] (`enum ibv_qp_create_send_ops_flags`).
-pub(crate) mod send_ops {
-    pub(crate) const RDMA_WRITE: u64 = 1 << 0;
-    pub(crate) const RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
-    pub(crate) const SEND: u64 = 1 << 2;
-    pub(crate) const SEND_WITH_IMM: u64 = 1 << 3;
-    pub(crate) const RDMA_READ: u64 = 1 << 4;
-    pub(crate) const ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
-    pub(crate) const ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
-    pub(crate) const LOCAL_INV: u64 = 1 << 7;
-    pub(crate) const BIND_MW: u64 = 1 << 8;
-    pub(crate) const SEND_WITH_INV: u64 = 1 << 9;
-    pub(crate) const FLUSH: u64 = 1 << 11;
-    pub(crate) const ATOMIC_WRITE: u64 = 1 << 12;
-}
-
-/// Values of [`IbvQp::qp_type`] (`enum ibv_qp_type`).
-pub(crate) mod qp_type {
-    pub(crate) const RC: u32 = 2;
-    pub(crate) const UC: u32 = 3;
-    pub(crate) const UD: u32 = 4;
-    pub(crate) const XRC_SEND: u32 = 9;
-    pub(crate) const XRC_RECV: u32 = 10;
-}
-
-/// Values of [`IbvQp::state`] (`enum ibv_qp_state`).
-pub(crate) mod qp_state {
-    pub(crate) const RESET: u32 = 0;
-    pub(crate) const RTS: u32 = 3;
-}
-
-/// `IBV_QP_STATE` in the mask of modify and query.
-pub(crate) const QP_ATTR_STATE: c_int = 1;
-
-structures! {
     struct IbvSendWr (128) {
         @0 wr_id: u64,
         @8 next: *mut IbvSendWr,
@@ -479,14 +331,6 @@ structures! {
         @24 num_sge: c_int,
     }
 
-    /// `struct ibv_sge`. Its layout is that of the ABI's `Sge`.
-    #[derive(Clone, Copy)]
-    struct IbvSge (16) {
-        @0 addr: u64,
-        @8 length: u32,
-        @12 lkey: u32,
-    }
-
     struct IbvDataBuf (16) {
         @0 addr: *mut c_void,
         @8 length: usize,
@@ -502,19 +346,81 @@ pub(crate) union Wr {
     pub(crate) ud: WrUd,
 }
 
-/// Further arguments of an [`IbvSendWr`]; the opcode selects the valid member.
+/// Further arguments of an [`IbvSendWr`], which are valid for some opcodes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union WrExtra {
     pub(crate) bind_mw: WrBindMw,
-    pub(crate) words: [u64; 6],
 }
 
-/// Bits of [`IbvSendWr::send_flags`] and [`IbvQpEx::wr_flags`] (`enum ibv_send_flags`).
-/// The first four are the ABI's `WQE_*` bits.
-pub(crate) mod send_flags {
-    pub(crate) const FENCE: u32 = 1 << 0;
-    pub(crate) const SIGNALED: u32 = 1 << 1;
-    pub(crate) const SOLICITED: u32 = 1 << 2;
-    pub(crate) const INLINE: u32 = 1 << 3;
+// SAFETY: these objects consist of the public part alone. Only the key of a window changes.
+unsafe impl Public for IbvPd {
+    type Object = Self;
+}
+// SAFETY: as above.
+unsafe impl Public for IbvMr {
+    type Object = Self;
+}
+// SAFETY: as above.
+unsafe impl Public for IbvMw {
+    type Object = Self;
+}
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`.
+pub(crate) const VALUES_MASK_RAW_CLOCK: u32 = 1;
+/// `IBV_MW_TYPE_2`.
+pub(crate) const MW_TYPE_2: u32 = 2;
+/// `IBV_SRQ_MAX_WR` in the mask of modify.
+pub(crate) const SRQ_MAX_WR: c_int = 1;
+/// `IBV_SRQT_XRC`.
+pub(crate) const SRQ_TYPE_XRC: u32 = 1;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: `flags` is valid.
+pub(crate) const CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
+pub(crate) const CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+/// `IBV_QP_STATE` in the mask of modify and query.
+pub(crate) const QP_ATTR_STATE: c_int = 1;
+
+/// Bits of [`IbvSrqInitAttrEx::comp_mask`] (`enum ibv_srq_init_attr_mask`).
+pub(crate) mod srq_init_attr {
+    pub(crate) const TYPE: u32 = 1 << 0;
+    pub(crate) const PD: u32 = 1 << 1;
+    pub(crate) const XRCD: u32 = 1 << 2;
+    pub(crate) const CQ: u32 = 1 << 3;
+}
+
+/// Bits of [`IbvCqInitAttrEx::wc_flags`] (`enum ibv_create_cq_wc_flags`).
+pub(crate) mod wc_ex {
+    pub(crate) const BYTE_LEN: u64 = 1 << 0;
+    pub(crate) const IMM: u64 = 1 << 1;
+    pub(crate) const QP_NUM: u64 = 1 << 2;
+    pub(crate) const SRC_QP: u64 = 1 << 3;
+    pub(crate) const SLID: u64 = 1 << 4;
+    pub(crate) const SL: u64 = 1 << 5;
+    pub(crate) const DLID_PATH_BITS: u64 = 1 << 6;
+    pub(crate) const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+    pub(crate) const COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+}
+
+/// Bits of [`IbvQpInitAttrEx::comp_mask`] (`enum ibv_qp_init_attr_mask`).
+pub(crate) mod qp_init_attr {
+    pub(crate) const PD: u32 = 1 << 0;
+    pub(crate) const XRCD: u32 = 1 << 1;
+    pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
+    pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
+}
+
+/// Values of [`IbvQpInitAttr::qp_type`] (`enum ibv_qp_type`).
+pub(crate) mod qp_type {
+    pub(crate) const RC: u32 = 2;
+    pub(crate) const UC: u32 = 3;
+    pub(crate) const UD: u32 = 4;
+    pub(crate) const XRC_SEND: u32 = 9;
+    pub(crate) const XRC_RECV: u32 = 10;
+}
+
+/// Values of [`IbvQpAttr::qp_state`] (`enum ibv_qp_state`).
+pub(crate) mod qp_state {
+    pub(crate) const RESET: u32 = 0;
+    pub(crate) const RTS: u32 = 3;
 }

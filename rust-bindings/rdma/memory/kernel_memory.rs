@@ -32,44 +32,35 @@ impl KernelMemory {
 }
 
 /// Memory of a kernel consumer in pages of one size, mapped for a fast registration.
-pub struct KernelPages {
-    table: PageTable,
-}
+pub struct KernelPages(PageTable);
 
 impl KernelPages {
     /// Allocates room for `count` pages.
     pub fn with_capacity(count: usize) -> Result<Self> {
-        Ok(Self {
-            table: PageTable {
-                blocks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
-                shift: 0,
-                offset: 0,
-                len: 0,
-                writable: true,
-            },
-        })
+        Ok(Self(PageTable {
+            blocks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
+            shift: 0,
+            offset: 0,
+            len: 0,
+            writable: true,
+        }))
     }
 
     /// Returns the size of the mapping in bytes.
     pub fn size(&self) -> u64 {
-        self.table.len
+        self.0.len
     }
 
     /// Removes the mapping.
     pub fn clear(&mut self) {
-        self.table.blocks.clear();
-        self.table.len = 0;
+        self.0.blocks.clear();
+        self.0.len = 0;
     }
 
     /// Adds a page. Returns `ENOMEM` if there is no room.
     pub fn push(&mut self, address: u64) -> Result {
-        if self.table.blocks.len() >= self.table.blocks.capacity() {
-            return Err(ENOMEM);
-        }
-        self.table
-            .blocks
-            .push_within_capacity(usize::try_from(address)?)?;
-        Ok(())
+        let pushed = (self.0.blocks).push_within_capacity(usize::try_from(address)?);
+        pushed.map_err(|_| ENOMEM)
     }
 
     /// Completes the mapping: `len` bytes, the first of which has this address. Returns `EINVAL` if
@@ -80,13 +71,13 @@ impl KernelPages {
         }
         let shift = page_size.trailing_zeros();
         let offset = address & u64::from(page_size.wrapping_sub(1));
-        let room = (self.table.blocks.len() as u64) << shift;
+        let room = (self.0.blocks.len() as u64) << shift;
         if offset.checked_add(len).is_none_or(|end| end > room) {
             return Err(EINVAL);
         }
-        self.table.shift = shift;
-        self.table.offset = usize::try_from(offset)?;
-        self.table.len = len;
+        self.0.shift = shift;
+        self.0.offset = usize::try_from(offset)?;
+        self.0.len = len;
         Ok(())
     }
 
@@ -103,6 +94,6 @@ impl KernelPages {
     #[inline]
     pub unsafe fn access(&self) -> MappedMemory<'_> {
         // INVARIANT: The caller guarantees that the pages are in the direct map and stay there.
-        MappedMemory(Place::Pages(&self.table))
+        MappedMemory(Place::Pages(&self.0))
     }
 }

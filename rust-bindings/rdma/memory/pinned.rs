@@ -66,14 +66,10 @@ impl Umem {
         if !block.is_power_of_two() {
             return Err(EINVAL);
         }
-        let shift = block.trailing_zeros();
         // The block size is not 0, so it has a mask of lower bits.
         let below = block.wrapping_sub(1);
         let offset = address & below;
-        let count = (offset.checked_add(len).ok_or(EINVAL)?)
-            .checked_add(below)
-            .ok_or(EINVAL)?
-            >> shift;
+        let count = offset.checked_add(len).ok_or(EINVAL)?.div_ceil(block);
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
         // SAFETY: __rdma_block_iter_start() (iter.c) initializes `iter`, which only
@@ -96,7 +92,7 @@ impl Umem {
         }
         Ok(PageTable {
             blocks: table,
-            shift,
+            shift: block.trailing_zeros(),
             offset,
             len: len as u64,
             writable: umem.writable() != 0,

@@ -16,7 +16,7 @@ use kernel::{
     alloc::flags::{GFP_KERNEL_ACCOUNT, __GFP_ZERO},
     page::PAGE_SIZE,
     prelude::*,
-    sync::atomic::{Acquire, Atomic, Full, Relaxed, Release},
+    sync::atomic::{Acquire, Atomic, Full, Release},
     transmute::{AsBytes, FromBytes},
 };
 
@@ -26,14 +26,10 @@ use kernel::{
 pub struct SharedMemory {
     base: NonNull<u8>,
     len: usize,
-    backing: Backing,
-}
-
-enum Backing {
-    /// The user's pages, mapped contiguously.
-    User { _umem: Umem },
-    /// Kernel memory.
-    Kernel { _buffer: KVVec<u64> },
+    /// The user's pages, mapped contiguously; `None` for memory of the kernel.
+    umem: Option<Umem>,
+    /// Memory of the kernel; empty for the user's pages.
+    _buffer: KVVec<u64>,
 }
 
 // SAFETY: The memory is only accessed through raw pointers and atomics.
@@ -54,17 +50,16 @@ impl SharedMemory {
         // `umem` is dropped after vunmap().
         let base = unsafe {
             for &block in &table.blocks {
-                pages.push(
-                    raw::shim_virt_to_page(block as *const _),
-                    GFP_KERNEL_ACCOUNT,
-                )?;
+                let page = raw::shim_virt_to_page(block as *const _);
+                pages.push(page, GFP_KERNEL_ACCOUNT)?;
             }
             raw::shim_vmap(pages.as_mut_ptr(), pages.len() as u32)
         };
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or(ENOMEM)?,
             len,
-            backing: Backing::User { _umem: umem },
+            umem: Some(umem),
+            _buffer: KVVec::new(),
         })
     }
 
@@ -75,7 +70,8 @@ impl SharedMemory {
         Ok(Self {
             base: NonNull::new(buffer.as_mut_ptr().cast()).ok_or(ENOMEM)?,
             len,
-            backing: Backing::Kernel { _buffer: buffer },
+            umem: None,
+            _buffer: buffer,
         })
     }
 
@@ -148,12 +144,6 @@ impl SharedMemory {
         self.word(offset).map_or(0, |w| w.load(Acquire))
     }
 
-    /// Reads a word without ordering. Returns 0 if the word is not inside the memory.
-    #[inline]
-    pub fn load_relaxed(&self, offset: usize) -> u32 {
-        self.word(offset).map_or(0, |w| w.load(Relaxed))
-    }
-
     /// Writes a word with release ordering: a reader of the word sees all earlier writes.
     #[inline]
     pub fn store_release(&self, offset: usize, value: u32) {
@@ -172,7 +162,7 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        if let Backing::User { .. } = self.backing {
+        if self.umem.is_some() {
             // SAFETY: vmap() mapped the memory in `from_user`, and `drop` has exclusive access. The
             // pages are unpinned afterwards, when the umem is dropped.
             unsafe { raw::vunmap(self.base.as_ptr().cast()) };

@@ -32,11 +32,8 @@ impl<D: Driver> Ops<D> {
         _ib: *mut raw::rdma_counter,
     ) -> *mut raw::rdma_hw_stats {
         let stats = Self::alloc_stats();
-        if stats.is_null() {
-            return stats;
-        }
         for &stat in D::PORT_ONLY_STATS {
-            if stat < D::PORT_STATS.len() {
+            if !stats.is_null() && stat < D::PORT_STATS.len() {
                 // SAFETY: Nothing else uses the struct yet. Its bitmap has a bit for each statistic
                 // (verbs.c, `rdma_alloc_hw_stats_struct()`).
                 unsafe { raw::__set_bit(stat, (*stats).is_disabled.cast()) };
@@ -51,10 +48,9 @@ impl<D: Driver> Ops<D> {
         _port: u32,
     ) -> c_int {
         // SAFETY: `__rdma_counter_bind_qp()` (counters.c) passes a counter and a live queue pair of
-        // the same device, under the counter's lock. If the counter has no number, the driver's
-        // part does not exist: the counter was never bound (ib_core zeroes the struct, and nothing
-        // else uses it), or its first binding failed. ib_core leaves the queue pair's pointer to
-        // the driver, and reads it without a lock (nldev.c, `fill_stat_counter_qps()`).
+        // the same device, under the counter's lock. Without a number, the counter was never bound
+        // or its first binding failed: its data does not exist. The driver sets the queue pair's
+        // pointer, which ib_core reads without a lock (nldev.c, `fill_stat_counter_qps()`).
         from_result(|| unsafe {
             let is_first = (*ib).id == 0;
             if is_first {
@@ -64,8 +60,7 @@ impl<D: Driver> Ops<D> {
                     Ok(counter)
                 })?;
             }
-            let counter = Counter::<D>::from_ptr(ib).data();
-            let bound = D::bind_counter(counter, Qp::<D>::from_ptr(qp).data());
+            let bound = D::bind_counter(Counter::<D>::data(ib), Qp::<D>::data(qp));
             if bound.is_ok() {
                 ptr::write_volatile(&raw mut (*qp).counter, ib);
             } else if is_first {
@@ -85,18 +80,18 @@ impl<D: Driver> Ops<D> {
                 // Another call was faster; its caller releases the reference to the counter.
                 return EINVAL.to_errno();
             }
-            D::unbind_counter(Qp::<D>::from_ptr(qp).data());
+            D::unbind_counter(Qp::<D>::data(qp));
             ptr::write_volatile(&raw mut (*qp).counter, ptr::null_mut());
         }
         0
     }
 
     pub(super) unsafe extern "C" fn counter_update_stats(ib: *mut raw::rdma_counter) -> c_int {
-        // SAFETY: A queue pair was bound, so the driver's part exists, and `counter_alloc_stats`
-        // made room for each statistic. ib_core reads the values without the counter's lock
-        // (counters.c, `get_running_counters_hwstat_sum()`).
+        // SAFETY: A queue pair was bound, so the data exists, and `counter_alloc_stats` made room
+        // for each statistic. ib_core reads the values without the counter's lock (counters.c,
+        // `get_running_counters_hwstat_sum()`).
         unsafe {
-            let counter = Counter::<D>::from_ptr(ib).data();
+            let counter = Counter::<D>::data(ib);
             let values = (&raw mut (*(*ib).stats).value).cast::<u64>();
             for stat in 0..D::PORT_STATS.len() {
                 ptr::write_volatile(values.add(stat), D::counter_value(counter, stat));
@@ -106,11 +101,11 @@ impl<D: Driver> Ops<D> {
     }
 
     pub(super) unsafe extern "C" fn counter_dealloc(ib: *mut raw::rdma_counter) -> c_int {
-        // SAFETY: A queue pair was bound, so the driver's part exists. It is not used afterwards
+        // SAFETY: A queue pair was bound, so the data exists. Nothing uses it afterwards
         // (counters.c, `counter_release()`).
         unsafe {
-            let device = Device::from_raw((*ib).device);
-            Counter::<D>::destroy(ib, |counter| D::destroy_counter(device, counter));
+            D::destroy_counter(Device::from_raw((*ib).device), Counter::<D>::data(ib));
+            Counter::<D>::drop_data(ib);
         }
         0
     }

@@ -34,11 +34,9 @@ impl<D: Driver> Ops<D> {
         attr: *const raw::ib_cq_init_attr,
         attrs: *mut raw::uverbs_attr_bundle,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the queue and set its device (verbs.c,
-        // `__ib_create_cq()`; cq.c, `__ib_alloc_cq()`; uverbs_cmd.c, `create_cq()`;
-        // uverbs_std_types_cq.c). Nothing else uses it yet, and `attr` is valid until this returns.
-        // The bundle of a command contains its udata, which is valid until this returns.
-        // `destroy_cq` destroys the queue.
+        // SAFETY: ib_core passes a new queue, with its device (verbs.c, `__ib_create_cq()`; cq.c,
+        // `__ib_alloc_cq()`; uverbs_cmd.c, `create_cq()`; uverbs_std_types_cq.c). The bundle of a
+        // command contains its udata.
         errno(unsafe {
             Cq::<D>::create_reporting(ib, |target| {
                 // A kernel consumer has no attributes.
@@ -65,7 +63,7 @@ impl<D: Driver> Ops<D> {
         errno(unsafe {
             D::resize_cq(
                 Device::from_raw((*ib).device),
-                Cq::<D>::from_ptr(ib).data(),
+                Cq::<D>::data(ib),
                 cqe,
                 Udata::from_ptr(udata).as_mut(),
             )
@@ -73,37 +71,27 @@ impl<D: Driver> Ops<D> {
         })
     }
 
-    pub(super) unsafe extern "C" fn destroy_cq(
-        ib: *mut raw::ib_cq,
-        _udata: *mut raw::ib_udata,
-    ) -> c_int {
-        // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
-        // (verbs.c, `ib_destroy_cq_user()`).
-        unsafe { Cq::<D>::destroy(ib, |cq| D::destroy_cq(cq)) };
-        0
-    }
-
     pub(super) unsafe extern "C" fn poll_cq(
         ib: *mut raw::ib_cq,
         entries: c_int,
         wc: *mut raw::ib_wc,
     ) -> c_int {
-        let Ok(entries) = usize::try_from(entries) else {
-            return EINVAL.to_errno();
-        };
-        if entries == 0 {
+        let entries = match usize::try_from(entries) {
             // The pointer may be null.
-            return 0;
-        }
+            Ok(0) => return 0,
+            Ok(entries) => entries,
+            Err(_) => return EINVAL.to_errno(),
+        };
         // SAFETY: The caller of `ib_poll_cq()` (ib_verbs.h) guarantees that the queue is live and
         // that there is room for the completions, which need not be initialized.
-        let (cq, wc) = unsafe {
-            let wc = slice::from_raw_parts_mut(wc.cast(), entries);
-            (Cq::<D>::from_ptr(ib).data(), wc)
+        let (cq, entries) = unsafe {
+            let entries = slice::from_raw_parts_mut(wc.cast(), entries);
+            (Cq::<D>::data(ib), entries)
         };
-        let mut buffer = WcBuffer::new(wc);
+        // INVARIANT: No entry counts as initialized.
+        let mut buffer = WcBuffer { entries, len: 0 };
         D::poll_cq(cq, &mut buffer);
-        buffer.len() as c_int
+        buffer.len as c_int
     }
 
     pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {
@@ -112,7 +100,7 @@ impl<D: Driver> Ops<D> {
         let report_missed = flags & raw::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
         // SAFETY: The caller of `ib_req_notify_cq()` (ib_verbs.h) keeps the queue alive during the
         // call.
-        let cq = unsafe { Cq::<D>::from_ptr(ib).data() };
+        let cq = unsafe { Cq::<D>::data(ib) };
         D::req_notify_cq(cq, solicited_only, report_missed).into()
     }
 }

@@ -29,17 +29,11 @@ impl<D: Driver> Ops<D> {
     }
 
     pub(super) unsafe extern "C" fn get_dev_fw_str(_ib: *mut raw::ib_device, text: *mut c_char) {
-        // Reserve one byte for the terminating zero.
-        let room = (raw::ETHTOOL_FWVERS_LEN as usize).saturating_sub(1);
-        let version = D::IDENTITY.version.to_bytes();
-        let len = version.len().min(room);
+        let version = D::VERSION.to_bytes_with_nul();
+        const { assert!(D::VERSION.count_bytes() < raw::ETHTOOL_FWVERS_LEN as usize) };
         // SAFETY: `ib_get_device_fw_str()` (device.c) requires a buffer of `IB_FW_VERSION_NAME_MAX`
-        // bytes, which equals `ETHTOOL_FWVERS_LEN`: enough for `len` bytes and a zero.
-        unsafe {
-            text.cast::<u8>()
-                .copy_from_nonoverlapping(version.as_ptr(), len);
-            text.cast::<u8>().add(len).write(0);
-        }
+        // bytes, which equals `ETHTOOL_FWVERS_LEN`: enough for the version and its zero.
+        unsafe { (text.cast::<u8>()).copy_from_nonoverlapping(version.as_ptr(), version.len()) };
     }
 
     pub(super) unsafe extern "C" fn query_device(
@@ -118,10 +112,6 @@ impl<D: Driver> Ops<D> {
         errno(D::query_pkey(index).map(|k| unsafe { *pkey = k }))
     }
 
-    pub(super) unsafe extern "C" fn get_link_layer(_ib: *mut raw::ib_device, _port: u32) -> u32 {
-        raw::rdma_link_layer_IB_LINK_LAYER_ETHERNET
-    }
-
     pub(super) unsafe extern "C" fn alloc_hw_port_stats(
         _ib: *mut raw::ib_device,
         _port: u32,
@@ -148,11 +138,9 @@ impl<D: Driver> Ops<D> {
         _port: u32,
         _index: c_int,
     ) -> c_int {
-        if stats.is_null() {
-            return EINVAL.to_errno();
-        }
-        // SAFETY: `stats` came from `alloc_hw_port_stats`, so it has a value for each of
-        // `PORT_STATS`. ib_core holds its lock, so nothing else writes to the values.
+        // SAFETY: `alloc_hw_port_stats` returned `stats`, which is not null here (sysfs.c; nldev.c,
+        // `stat_get_doit_default_counter()`) and has a value for each of `PORT_STATS`. ib_core
+        // holds its lock, so nothing else writes to the values.
         unsafe {
             let values = (*stats).value.as_mut_slice(D::PORT_STATS.len());
             D::port_stats(Device::from_raw(ib), values);
@@ -164,8 +152,7 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_ucontext,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the context and set its device; nothing else
-        // uses it yet (uverbs_cmd.c, `ib_init_ucontext()`). `dealloc_ucontext` destroys it.
+        // SAFETY: uverbs passes a new context and its device (uverbs_cmd.c, `ib_init_ucontext()`).
         errno(unsafe {
             Ucontext::<D>::create(ib, || {
                 let mut udata = Udata::from_ptr(udata).ok_or(EINVAL)?;
@@ -177,7 +164,7 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn dealloc_ucontext(ib: *mut raw::ib_ucontext) {
         // SAFETY: The context is live, all of its objects have been destroyed, and ib_core calls
         // this once for it (uverbs_main.c, `ufile_destroy_ucontext()`).
-        unsafe { Ucontext::<D>::destroy(ib, |_| ()) };
+        unsafe { Ucontext::<D>::drop_data(ib) };
     }
 
     /// Allows removing a device while programs have it open: ib_core then destroys their objects.

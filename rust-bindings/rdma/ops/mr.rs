@@ -9,7 +9,7 @@ use crate::{
         device::Device,
         memory::{access, KernelMemory},
         object::{errno, Driver, Mr, MrChange, Mw, Pd, UserMemory},
-        udata::Udata,
+        udata::{no_udata, Udata},
     },
 };
 use core::ptr;
@@ -35,8 +35,7 @@ impl<D: Driver> Ops<D> {
             let room = KBox::<Mr<D>>::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?;
             // SAFETY: The caller guarantees that the domain, and thus its device, is live until the
             // operation returns.
-            let (device, domain) =
-                unsafe { (Device::from_raw((*pd).device), Pd::<D>::from_ptr(pd).data()) };
+            let (device, domain) = unsafe { (Device::from_raw((*pd).device), Pd::<D>::data(pd)) };
             let Some((data, key)) = make(device, domain)? else {
                 return Ok(ptr::null_mut());
             };
@@ -85,18 +84,14 @@ impl<D: Driver> Ops<D> {
         // `udata` is that of the command.
         unsafe {
             Self::new_mr(pd, |device, pd| {
-                D::reg_user_mr(
-                    device,
-                    pd,
-                    &UserMemory {
-                        start,
-                        length,
-                        iova,
-                    },
-                    access_flags as u32 & !access::OPTIONAL,
-                    Udata::from_ptr(udata).as_mut(),
-                )
-                .map(Some)
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                let memory = UserMemory {
+                    start,
+                    length,
+                    iova,
+                };
+                let access = access_flags as u32 & !access::OPTIONAL;
+                D::reg_user_mr(device, pd, &memory, access).map(Some)
             })
         }
     }
@@ -126,8 +121,8 @@ impl<D: Driver> Ops<D> {
         // command. This function owns a new region until it is returned.
         unsafe {
             let new = Self::new_mr(pd, |device, pd| {
-                let mr = Mr::<D>::from_ptr(mr).data();
-                D::rereg_user_mr(device, mr, pd, &change, Udata::from_ptr(udata).as_mut())
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                D::rereg_user_mr(device, Mr::<D>::data(mr), pd, &change)
             });
             // ib_core sets these fields if the region stays, but not in a region that replaces it
             // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
@@ -147,8 +142,8 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `ib_dereg_mr_user()` (verbs.c) passes a live region. On success ib_core no longer
         // uses it, and `new_mr` boxed it.
         errno(unsafe {
-            D::dereg_mr(Mr::<D>::from_ptr(mr).data()).map(|()| {
-                Mr::<D>::destroy(mr, |_| ());
+            D::dereg_mr(Mr::<D>::data(mr)).map(|()| {
+                Mr::<D>::drop_data(mr);
                 drop(KBox::from_raw(mr.cast::<Mr<D>>()));
             })
         })
@@ -173,7 +168,7 @@ impl<D: Driver> Ops<D> {
     /// Adds a page to a region. Callback of ib_sg_to_pages() (verbs.c).
     unsafe extern "C" fn set_page(mr: *mut raw::ib_mr, address: u64) -> c_int {
         // SAFETY: `map_mr_sg` passed a live region of `D` to ib_sg_to_pages() (verbs.c).
-        errno(unsafe { D::map_mr_page(Mr::<D>::from_ptr(mr).data(), address) })
+        errno(unsafe { D::map_mr_page(Mr::<D>::data(mr), address) })
     }
 
     pub(super) unsafe extern "C" fn map_mr_sg(
@@ -187,7 +182,7 @@ impl<D: Driver> Ops<D> {
         // (ib_dma_map_sg()), and an `offset` that is null or valid. ib_sg_to_pages() (verbs.c)
         // calls `set_page` for this region, and sets the region's address and length.
         unsafe {
-            let data = Mr::<D>::from_ptr(mr).data();
+            let data = Mr::<D>::data(mr);
             D::unmap_mr(data);
             let mapped = raw::ib_sg_to_pages(mr, sg, nents, offset, Some(Self::set_page));
             if mapped < 0 {
@@ -204,17 +199,13 @@ impl<D: Driver> Ops<D> {
         ib: *mut raw::ib_mw,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the window and set its device, type and domain,
-        // which uverbs holds (uverbs_cmd.c, `ib_uverbs_alloc_mw()`). Nothing else uses it yet.
-        // `dealloc_mw` destroys it.
+        // SAFETY: uverbs passes a new window, with its device, type and live domain (uverbs_cmd.c,
+        // `ib_uverbs_alloc_mw()`).
         errno(unsafe {
             Mw::<D>::create(ib, || {
-                let (data, rkey) = D::alloc_mw(
-                    Device::from_raw((*ib).device),
-                    Pd::<D>::from_ptr((*ib).pd).data(),
-                    (*ib).type_,
-                    Udata::from_ptr(udata).as_mut(),
-                )?;
+                no_udata(Udata::from_ptr(udata).as_mut())?;
+                let (device, pd) = (Device::from_raw((*ib).device), Pd::<D>::data((*ib).pd));
+                let (data, rkey) = D::alloc_mw(device, pd, (*ib).type_)?;
                 (*ib).rkey = rkey;
                 Ok(data)
             })
@@ -224,8 +215,6 @@ impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn dealloc_mw(ib: *mut raw::ib_mw) -> c_int {
         // SAFETY: The window is live, and ib_core calls this once for it, or again after a failure
         // (uverbs_main.c, `uverbs_dealloc_mw()`).
-        errno(unsafe {
-            D::dealloc_mw(Mw::<D>::from_ptr(ib).data()).map(|()| Mw::<D>::destroy(ib, |_| ()))
-        })
+        errno(unsafe { D::dealloc_mw(Mw::<D>::data(ib)).map(|()| Mw::<D>::drop_data(ib)) })
     }
 }

@@ -13,7 +13,7 @@ use crate::{
         wr::{RecvWrs, SendWrs},
     },
 };
-use kernel::{ffi::c_int, prelude::*};
+use kernel::{error::from_result, ffi::c_int};
 
 /// The attributes of CREATE_QP that give its rings other memory.
 const BUFFERS: [u32; 3] = [
@@ -28,11 +28,9 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::ib_qp_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the queue pair, and has set its device, domain
-        // and the other fields that `create_qp()` (verbs.c) sets; nothing else uses it yet.
-        // `destroy_qp` destroys it. The objects in `init` are the driver's, and ib_core holds
-        // references to them; `pd` is null for an XRC target. `udata` belongs to a running command,
-        // so its context does not change.
+        // SAFETY: `create_qp()` (verbs.c) passes a new queue pair, with its device and its domain,
+        // which is null for an XRC target. The objects in `init` are the driver's, and ib_core
+        // holds references to them.
         errno(unsafe {
             Qp::<D>::create_reporting(ib, |target| {
                 let mut from = QpInit::<D>::from_raw(&*init)?;
@@ -48,9 +46,7 @@ impl<D: Driver> Ops<D> {
                     target,
                     Udata::from_ptr(udata).as_mut(),
                 )?;
-                let cap = from.cap;
-                (*init).cap = cap;
-                (*ib).qp_num = number;
+                ((*init).cap, (*ib).qp_num) = (from.cap, number);
                 Ok(qp)
             })
         })
@@ -65,17 +61,10 @@ impl<D: Driver> Ops<D> {
         let mask = QpAttrMask(mask as u32);
         // SAFETY: The queue pair is live, and `_ib_modify_qp()` (verbs.c) holds the references in
         // `attr` until this returns.
-        errno(unsafe {
-            no_udata(Udata::from_ptr(udata).as_mut())
-                .and_then(|()| QpAttr::from_raw(&*attr, mask))
-                .and_then(|attr| {
-                    D::modify_qp(
-                        Device::from_raw((*ib).device),
-                        Qp::<D>::from_ptr(ib).data(),
-                        &attr,
-                        mask,
-                    )
-                })
+        from_result(|| unsafe {
+            no_udata(Udata::from_ptr(udata).as_mut())?;
+            let (device, qp) = (Device::from_raw((*ib).device), Qp::<D>::data(ib));
+            D::modify_qp(device, qp, &QpAttr::from_raw(&*attr, mask)?, mask).map(|()| 0)
         })
     }
 
@@ -88,7 +77,7 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `ib_query_qp()` (verbs.c) passes a live queue pair, and `attr` and `init` are
         // valid for writes.
         unsafe {
-            let (from, cap, signal_all) = D::query_qp(Qp::<D>::from_ptr(ib).data());
+            let (from, cap, signal_all) = D::query_qp(Qp::<D>::data(ib));
             attr.write(from.to_raw(cap));
             let mut answer: raw::ib_qp_init_attr = pin_init::zeroed();
             answer.event_handler = (*ib).event_handler;
@@ -109,16 +98,6 @@ impl<D: Driver> Ops<D> {
         0
     }
 
-    pub(super) unsafe extern "C" fn destroy_qp(
-        ib: *mut raw::ib_qp,
-        _udata: *mut raw::ib_udata,
-    ) -> c_int {
-        // SAFETY: The queue pair is live and not used afterwards, and ib_core calls this once for
-        // it (verbs.c, `ib_destroy_qp_user()`).
-        unsafe { Qp::<D>::destroy(ib, |qp| D::destroy_qp(qp)) };
-        0
-    }
-
     pub(super) unsafe extern "C" fn attach_mcast(
         ib: *mut raw::ib_qp,
         gid: *mut raw::ib_gid,
@@ -126,13 +105,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: ib_attach_mcast() (verbs.c) passes a live queue pair and a valid GID, all of
         // whose union members are sixteen bytes.
-        errno(unsafe {
-            D::attach_mcast(
-                Device::from_raw((*ib).device),
-                Qp::<D>::from_ptr(ib).data(),
-                &(*gid).raw,
-            )
-        })
+        errno(unsafe { D::attach_mcast(Qp::<D>::data(ib), &(*gid).raw) })
     }
 
     pub(super) unsafe extern "C" fn detach_mcast(
@@ -142,13 +115,7 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: ib_detach_mcast() (verbs.c) passes a live queue pair and a valid GID, all of
         // whose union members are sixteen bytes.
-        errno(unsafe {
-            D::detach_mcast(
-                Device::from_raw((*ib).device),
-                Qp::<D>::from_ptr(ib).data(),
-                &(*gid).raw,
-            )
-        })
+        errno(unsafe { D::detach_mcast(Qp::<D>::data(ib), &(*gid).raw) })
     }
 
     pub(super) unsafe extern "C" fn post_send(
@@ -157,30 +124,8 @@ impl<D: Driver> Ops<D> {
         bad: *mut *const raw::ib_send_wr,
     ) -> c_int {
         // SAFETY: The caller of `ib_post_send()` (ib_verbs.h) guarantees that the queue pair is
-        // live, that the list does not change until this returns, and that `bad` is valid for
-        // writes. On failure, `bad` must name the failed work request.
-        errno(unsafe {
-            let mut wrs = SendWrs::<D>::new(ib, wr);
-            D::post_send(Qp::<D>::from_ptr(ib).data(), &mut wrs).inspect_err(|_| *bad = wrs.bad())
-        })
-    }
-
-    /// Posts a list of receive work requests with `post`.
-    ///
-    /// # Safety
-    ///
-    /// `wr` is null or a list that does not change until this returns. `bad` is valid for writes.
-    pub(super) unsafe fn post_list(
-        wr: *const raw::ib_recv_wr,
-        bad: *mut *const raw::ib_recv_wr,
-        post: impl FnOnce(&mut RecvWrs<'_>) -> Result,
-    ) -> c_int {
-        // SAFETY: The caller guarantees that the list does not change until `post` returns, and
-        // that `bad` is valid for writes.
-        errno(unsafe {
-            let mut wrs = RecvWrs::new(wr);
-            post(&mut wrs).inspect_err(|_| *bad = wrs.bad())
-        })
+        // live, that the list does not change until this returns, and that `bad` is valid.
+        errno(unsafe { D::post_send(Qp::<D>::data(ib), &mut SendWrs::new(ib, wr, bad)) })
     }
 
     pub(super) unsafe extern "C" fn post_recv(
@@ -189,11 +134,7 @@ impl<D: Driver> Ops<D> {
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
         // SAFETY: The caller of `ib_post_recv()` (ib_verbs.h) guarantees that the queue pair is
-        // live, that the list does not change until this returns, and that `bad` is valid for
-        // writes.
-        unsafe {
-            let qp = Qp::<D>::from_ptr(ib).data();
-            Self::post_list(wr, bad, |wrs| D::post_recv(qp, wrs))
-        }
+        // live, that the list does not change until this returns, and that `bad` is valid.
+        errno(unsafe { D::post_recv(Qp::<D>::data(ib), &mut RecvWrs::new(wr, bad)) })
     }
 }

@@ -10,6 +10,7 @@ use crate::{
         device::Device,
         object::{errno, Cq, Driver, Pd, Srq, XrcSrq, Xrcd},
         udata::Udata,
+        wr::RecvWrs,
     },
 };
 use kernel::{ffi::c_int, prelude::*};
@@ -20,10 +21,8 @@ impl<D: Driver> Ops<D> {
         init: *mut raw::ib_srq_init_attr,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: ib_core has allocated and zeroed the queue and set its device, domain and, for
-        // XRC, the objects in `ext`, all of which are live. Nothing else uses the queue yet, and
-        // `init` is valid until this returns (verbs.c, `ib_create_srq_user()`). `destroy_srq`
-        // destroys it.
+        // SAFETY: ib_core passes a new queue, with its device, its live domain and, for XRC, the
+        // live objects in `ext` (verbs.c, `ib_create_srq_user()`).
         errno(unsafe {
             Srq::<D>::create_reporting(ib, |target| {
                 let mut udata = Udata::from_ptr(udata);
@@ -33,8 +32,8 @@ impl<D: Driver> Ops<D> {
                 let xrc = match (*init).srq_type {
                     raw::ib_srq_type_IB_SRQT_BASIC => None,
                     raw::ib_srq_type_IB_SRQT_XRC => Some(XrcSrq {
-                        xrcd: Xrcd::<D>::from_ptr((*ib).ext.__bindgen_anon_1.xrc.xrcd).data(),
-                        cq: &**Cq::<D>::from_ptr((*ib).ext.cq).data(),
+                        xrcd: Xrcd::<D>::data((*ib).ext.__bindgen_anon_1.xrc.xrcd),
+                        cq: &**Cq::<D>::data((*ib).ext.cq),
                     }),
                     _ => return Err(crate::errno::not_supported()),
                 };
@@ -42,7 +41,7 @@ impl<D: Driver> Ops<D> {
                 let mut attr = (*init).attr;
                 let (srq, number) = D::create_srq(
                     Device::from_raw((*ib).device),
-                    Pd::<D>::from_ptr((*ib).pd).data(),
+                    Pd::<D>::data((*ib).pd),
                     &mut attr,
                     xrc,
                     target,
@@ -68,12 +67,11 @@ impl<D: Driver> Ops<D> {
         if mask & !(MAX_WR | LIMIT) != 0 {
             return EINVAL.to_errno();
         }
-        // SAFETY: The queue is live, and `attr` is valid until this returns (verbs.c,
-        // `ib_modify_srq()`; uverbs_cmd.c). `udata` is that of the command.
+        // SAFETY: The queue and `attr` are valid (verbs.c, `ib_modify_srq()`; uverbs_cmd.c).
         errno(unsafe {
             D::modify_srq(
                 Device::from_raw((*ib).device),
-                Srq::<D>::from_ptr(ib).data(),
+                Srq::<D>::data(ib),
                 (mask & MAX_WR != 0).then_some((*attr).max_wr),
                 (mask & LIMIT != 0).then_some((*attr).srq_limit),
                 Udata::from_ptr(udata).as_mut(),
@@ -86,17 +84,7 @@ impl<D: Driver> Ops<D> {
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
-        unsafe { attr.write(D::query_srq(Srq::<D>::from_ptr(ib).data())) };
-        0
-    }
-
-    pub(super) unsafe extern "C" fn destroy_srq(
-        ib: *mut raw::ib_srq,
-        _udata: *mut raw::ib_udata,
-    ) -> c_int {
-        // SAFETY: The queue is live and not used afterwards, and ib_core calls this once for it
-        // (verbs.c, `ib_destroy_srq_user()`).
-        unsafe { Srq::<D>::destroy(ib, |srq| D::destroy_srq(srq)) };
+        unsafe { attr.write(D::query_srq(Srq::<D>::data(ib))) };
         0
     }
 
@@ -106,11 +94,7 @@ impl<D: Driver> Ops<D> {
         bad: *mut *const raw::ib_recv_wr,
     ) -> c_int {
         // SAFETY: The caller of `ib_post_srq_recv()` (ib_verbs.h) guarantees that the queue is
-        // live, that the list does not change until this returns, and that `bad` is valid for
-        // writes.
-        unsafe {
-            let srq = Srq::<D>::from_ptr(ib).data();
-            Self::post_list(wr, bad, |wrs| D::post_srq_recv(srq, wrs))
-        }
+        // live, that the list does not change until this returns, and that `bad` is valid.
+        errno(unsafe { D::post_srq_recv(Srq::<D>::data(ib), &mut RecvWrs::new(wr, bad)) })
     }
 }

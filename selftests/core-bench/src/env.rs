@@ -3,7 +3,7 @@
 //! A minimal driver that counts the calls of the core.
 
 use rrxe_core::{
-    AtomicOp, Fault, Flush, RecvCompletion, RemoteAccess, RequesterEnv, ResponderEnv,
+    AtomicOp, DomainId, Fault, Flush, RecvCompletion, RemoteAccess, RequesterEnv, ResponderEnv,
     ResponderEvent, SendCompletion, SendSlot, Status, TxError, TxPacket,
 };
 use std::hint::black_box;
@@ -79,8 +79,6 @@ impl RequesterEnv for Sink {
 }
 
 impl ResponderEnv for Sink {
-    type Domain = ();
-
     #[inline(never)]
     fn fetch_recv(&mut self) -> Option<u32> {
         black_box(Some(RECEIVE))
@@ -99,9 +97,9 @@ impl ResponderEnv for Sink {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault> {
+    ) -> Result<DomainId, Fault> {
         black_box((rkey, va, len, access));
-        black_box(Ok(()))
+        black_box(Ok(DomainId::default()))
     }
 
     #[inline(never)]

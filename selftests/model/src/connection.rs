@@ -264,8 +264,6 @@ impl RequesterEnv for World {
 }
 
 impl ResponderEnv for World {
-    type Domain = ();
-
     fn fetch_recv(&mut self) -> Option<u32> {
         if self.current {
             self.violated("two receive work requests at a time".into());
@@ -283,8 +281,8 @@ impl ResponderEnv for World {
         Ok(())
     }
 
-    fn check_remote(&mut self, _: u32, _: u64, _: u32, _: RemoteAccess) -> Result<(), Fault> {
-        Ok(())
+    fn check_remote(&mut self, _: u32, _: u64, _: u32, _: RemoteAccess) -> Result<DomainId, Fault> {
+        Ok(DomainId::default())
     }
 
     fn write_remote(&mut self, _: u32, va: u64) -> Result<(), Fault> {

@@ -159,8 +159,6 @@ impl RequesterEnv for Driver {
 }
 
 impl ResponderEnv for Driver {
-    type Domain = ();
-
     fn fetch_recv(&mut self) -> Option<u32> {
         assert!(self.current.is_none());
         self.current = self.rq.pop_front();
@@ -178,14 +176,15 @@ impl ResponderEnv for Driver {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<(), Fault> {
+    ) -> Result<DomainId, Fault> {
         assert_ne!(len, 0);
         let right = match access {
             RemoteAccess::Read => 'r',
             RemoteAccess::Write => 'w',
             RemoteAccess::Atomic => 'a',
         };
-        self.access(rkey, va, len as usize, right).map(|_| ())
+        self.access(rkey, va, len as usize, right)?;
+        Ok(DomainId::default())
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {

@@ -60,7 +60,7 @@ impl Frame {
 pub fn headers_of(packet: &Packet) -> Vec<u8> {
     let mut out = packet.bth.to_bytes().to_vec();
     let known = packet.operation != wire::Operation::Unsupported;
-    if packet.bth.opcode.class() == wire::Class::Xrc && known && !packet.is_response() {
+    if packet.bth.opcode.service() == Some(Service::Xrc) && known && !packet.is_response() {
         let srqn = packet.xrc_srqn;
         out.extend(wire::XrcEth { srqn }.to_bytes());
     }

@@ -16,9 +16,9 @@ use crate::{Ext, Packet};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credits {
     /// Messages whose last packet was sent; a rewind sets it back.
-    sent: u32,
+    pub(super) sent: u32,
     /// Messages completed.
-    completed: u32,
+    pub(super) completed: u32,
     /// Value of `sent` up to which messages may be sent; `None` without a limit.
     limit: Option<u32>,
 }
@@ -26,19 +26,14 @@ pub(super) struct Credits {
 impl Credits {
     /// Notes that the last packet of a message was sent.
     #[inline]
-    pub(super) fn sent(&mut self, op: SendOp) {
+    pub(super) fn on_sent(&mut self, op: SendOp) {
         self.sent = self.sent.wrapping_add(u32::from(op.uses_receive()));
     }
 
     /// Notes that the oldest message is complete.
     #[inline]
-    pub(super) fn completed(&mut self, op: SendOp) {
+    pub(super) fn on_completed(&mut self, op: SendOp) {
         self.completed = self.completed.wrapping_add(u32::from(op.uses_receive()));
-    }
-
-    /// Notes that transmission restarts at the oldest message.
-    pub(super) fn rewound(&mut self) {
-        self.sent = self.completed;
     }
 
     /// Returns whether another message may be sent.
@@ -48,7 +43,7 @@ impl Credits {
     }
 
     /// Applies a credit code, which counts from the completed messages. The limit only rises.
-    fn grant(&mut self, code: u8) {
+    pub(super) fn grant(&mut self, code: u8) {
         let Some(more) = credits(code) else {
             self.limit = None;
             return;
@@ -73,33 +68,22 @@ impl Requester {
         !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()
     }
 
-    /// Reads the credits of an answer after its processing. If the answer was beyond an unanswered
-    /// READ or atomic, the credits count from there, and are fewer than granted.
-    #[inline]
-    pub(super) fn note_credits(&mut self, packet: &Packet) {
-        if let Some(code) = credit_code(packet) {
-            self.credits.grant(code);
-        }
-    }
-
     /// Applies the credits of a packet that repeats the last acknowledgement, because the peer has
     /// posted receive work requests (D-16). Returns whether the packet is one.
     #[cold]
-    pub(super) fn is_credit_update(&mut self, packet: &Packet) -> bool {
+    pub(super) fn is_credit_update(&mut self, packet: &Packet, credit: Option<u8>) -> bool {
         let repeats = packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
-        match credit_code(packet).filter(|_| repeats && self.credits.limit.is_some()) {
-            Some(code) => {
-                self.credits.grant(code);
-                true
-            }
-            None => false,
+        let credit = credit.filter(|_| repeats && self.credits.limit.is_some());
+        if let Some(code) = credit {
+            self.credits.grant(code);
         }
+        credit.is_some()
     }
 }
 
 /// Returns the credit code of a positive acknowledgement.
 #[inline]
-fn credit_code(packet: &Packet) -> Option<u8> {
+pub(super) fn credit_code(packet: &Packet) -> Option<u8> {
     let (Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _)) = packet.ext else {
         return None;
     };

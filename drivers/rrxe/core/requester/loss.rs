@@ -28,16 +28,20 @@
 //! In [`RecoveryMode::Strict`] every peer counts as one that drops out-of-order packets, there are
 //! no probes, and round trips only size the window.
 
-use super::peer::Arq;
-use super::request::SlotState;
+use super::peer::{Arq, ReadRestart};
 use super::transmit::Poll;
-use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot};
+use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot, WINDOW};
 use crate::psn::Psn;
 use crate::TxError;
 
 /// Maximum number of times that a probe multiplies the time to the next one by four. The back-off
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
 const MAX_PTO_BACKOFF: u32 = 5;
+
+/// Losses and expired timers without progress that use up no retry, because packets wait or get
+/// lost in the queues of the requester's own host. They say nothing about the path or the peer.
+/// Further ones do use up retries: a packet that never leaves the host is an error.
+const MAX_UNCOUNTED_RETRIES: u8 = 100;
 
 /// Maximum number of packets of one repair.
 const MAX_REPAIR: u32 = 64;
@@ -103,7 +107,6 @@ impl Repair {
     }
 }
 
-/// An acknowledged repair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repaired {
     repair: Repair,
@@ -121,7 +124,6 @@ struct AskedRead {
     fresh: bool,
 }
 
-/// State of loss recovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loss {
     /// The repair in progress.
@@ -153,10 +155,51 @@ impl Loss {
 }
 
 impl Requester {
+    /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
+    /// if its host still queues packets of this queue pair.
+    pub fn restart_timers(&mut self, now: u64) {
+        if self.ack_deadline.is_some_and(|at| at <= now)
+            && self.uncounted_retries < MAX_UNCOUNTED_RETRIES
+        {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            self.arm_ack_timer(now);
+        }
+        if self.loss.probe_at.is_some_and(|at| at <= now) {
+            self.arm_probe(now);
+        }
+    }
+
+    /// Notes that the host itself dropped some of the packets just sent.
+    pub fn dropped_locally(&mut self) {
+        self.dropped_until = Some(self.max_psn);
+    }
+
+    /// Returns whether the host itself may have dropped the missing packet.
+    pub(super) fn is_local_loss(&self) -> bool {
+        self.dropped_until
+            .is_some_and(|until| until.is_after(self.una))
+    }
+
+    /// Uses up a retry, unless the host caused the loss. Returns whether one was left.
+    pub(super) fn use_retry(&mut self) -> bool {
+        if self.is_local_loss() && self.uncounted_retries < MAX_UNCOUNTED_RETRIES {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            return true;
+        }
+        let left = self.retries_left.checked_sub(1);
+        self.retries_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
     /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
     /// of `len` packets after the observed reordering delay.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
-        self.rtt.bound_first(now);
+        if self.rtt.srtt() == 0 {
+            // The time since the flight began, an upper bound, is the first sample. Without one,
+            // the loss of a retransmission in the first flight would wait for the consumer's timer.
+            let time = now.saturating_sub(self.rtt.flight_start);
+            self.rtt.repairs.sample(time);
+        }
         let wait = self.loss.reorder_window;
         let at = (wait != 0).then(|| now.saturating_add(wait));
         self.loss.repair = Some(Repair {
@@ -175,8 +218,8 @@ impl Requester {
             _ => 1,
         };
         if len == OVERFLOW_BURST && !self.is_local_loss() {
-            // A queue on the path has overflowed.
-            self.window.on_overflow();
+            // A queue on the path has overflowed. The peer keeps out-of-order packets.
+            self.window.size = (self.window.size >> 1).max(WINDOW);
         }
         len
     }
@@ -205,8 +248,9 @@ impl Requester {
             repair,
             fresh: false,
         });
-        if is_read && self.una != slot.progress.first_psn {
-            self.peer.on_read_restarted(self.una);
+        let within = self.una != slot.progress.first_psn;
+        if is_read && within && !matches!(self.read_restart, ReadRestart::WithFirst) {
+            self.read_restart = ReadRestart::Asked(self.una);
         }
         self.rtt.timed = None;
         self.arm_probe(now);
@@ -217,8 +261,7 @@ impl Requester {
     #[inline]
     pub(super) fn awaits_peer_test(&self) -> bool {
         let repair = self.loss.repair.as_ref();
-        repair.is_some_and(|repair| repair.cause == Cause::Nak)
-            && matches!(self.peer.arq, Arq::Unknown)
+        repair.is_some_and(|repair| repair.cause == Cause::Nak) && self.arq == Arq::Unknown
     }
 
     /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
@@ -252,7 +295,7 @@ impl Requester {
             }
             _ => {}
         }
-        let back = self.peer.is_go_back_n();
+        let back = self.arq == Arq::GoBackN;
         if back && !self.is_local_loss() {
             self.window.on_loss();
         }
@@ -269,9 +312,9 @@ impl Requester {
             return;
         }
         let keeps = if repaired.alone {
-            self.peer.on_unextended_repair()
+            self.keeps_despite_unextended_repair()
         } else {
-            self.peer.is_selective()
+            matches!(self.arq, Arq::SelectiveRepeat(_))
         };
         if keeps {
             let len = self.next_repair_len(Some(repaired));
@@ -303,7 +346,7 @@ impl Requester {
                 self.set_arq(Arq::GoBackN);
             }
             self.rewind();
-        } else if !self.peer.is_selective() {
+        } else if !matches!(self.arq, Arq::SelectiveRepeat(_)) {
             // A peer that has kept the next request answers it immediately after this one.
             let wait = match repair.cause {
                 Cause::Probe => self.rtt.rto(false),
@@ -327,45 +370,62 @@ impl Requester {
     /// Returns the number of packets that may be in flight now.
     #[inline]
     pub(super) fn flight_limit(&self) -> u32 {
-        let kept_beyond = self
-            .loss
-            .repair
-            .is_some_and(|repair| repair.cause == Cause::Gap || self.peer.is_selective());
+        let selective = matches!(self.arq, Arq::SelectiveRepeat(_));
+        let repair = self.loss.repair.as_ref();
+        let kept_beyond = repair.is_some_and(|repair| repair.cause == Cause::Gap || selective);
         self.window.limit(kept_beyond)
     }
 
-    /// Notes that the packets from `before` up to `una` have been acknowledged; `original` if the
-    /// answer is known to be to the original transmission. Returns the acknowledged repair.
-    #[inline]
-    pub(super) fn recovery_progress(
+    /// Handles the acknowledgement of the packets from `before` up to `una`: restarts all retry
+    /// counts (E-09), and skips the retransmission of packets acknowledged in the meantime.
+    /// `original` tells that the answer is known to be to the original transmission. Returns the
+    /// acknowledged repair.
+    pub(super) fn on_progress(
         &mut self,
         before: Psn,
-        jumped: bool,
         original: bool,
         now: u64,
     ) -> Option<Repaired> {
         let una = self.una;
         let advanced = una.since(before);
-        let go_back_n = self.peer.is_go_back_n();
+        let jumped = self.send_psn.since(before) < advanced;
+        if jumped {
+            self.send_psn = una;
+            self.response_psns = 0;
+        }
+        self.retries_left = self.retry_count;
+        self.rnr_retries_left = self.rnr_retry;
+        self.uncounted_retries = 0;
+        if !self.is_local_loss() {
+            self.dropped_until = None;
+        }
+        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
+        self.rnr_since = None;
+        self.implied_nak = false;
+        // The timer runs only while something is in flight, not while it waits for retransmission.
+        if self.send_psn == una {
+            self.ack_deadline = None;
+        } else {
+            self.arm_ack_timer(now);
+        }
+        let go_back_n = self.arq == Arq::GoBackN;
         if go_back_n {
             self.window.grow(advanced);
         }
         self.rtt.on_progress(before, advanced, now);
-        let disturbed = self.loss.repair.is_some();
+        let (min_rtt, disturbed) = (self.rtt.min, self.loss.repair.is_some());
         if jumped {
             self.window.count_from(una, now, true);
         } else {
-            self.window
-                .count(una, now, self.rtt.min, disturbed, go_back_n);
+            self.window.count(una, now, min_rtt, disturbed, go_back_n);
         }
-        let repaired = if disturbed {
-            self.on_repair_ack(advanced, original, now)
-        } else {
-            None
-        };
+        let mut repaired = None;
+        if disturbed {
+            repaired = self.on_repair_ack(advanced, original, now);
+        }
         self.loss.probes = 0;
         self.loss.scoreboard.progress(una, self.max_psn);
-        if jumped && self.peer.is_go_back_n() {
+        if jumped && self.arq == Arq::GoBackN {
             // The peer had kept the packets after a gap.
             self.set_arq(Arq::Unknown);
         }
@@ -400,19 +460,14 @@ impl Requester {
             read.fresh = !late && time >= self.rtt.srtt() >> 1;
             read.repair.peer_test && !read.fresh
         });
-        if kept {
-            if cause == Cause::Nak {
-                self.set_arq(Arq::SelectiveRepeat(0));
-            }
-        } else if late {
-            if cause != Cause::Probe {
-                self.widen_reorder_window(now.saturating_sub(repair.since), true);
-            }
-        } else {
+        let lost = !kept && !late;
+        if lost {
             self.on_lost(repair, time);
-            if cause == Cause::Nak && advanced > len {
-                self.set_arq(Arq::SelectiveRepeat(0));
-            }
+        } else if !kept && cause != Cause::Probe {
+            self.widen_reorder_window(now.saturating_sub(repair.since), true);
+        }
+        if cause == Cause::Nak && (kept || lost && advanced > len) {
+            self.set_arq(Arq::SelectiveRepeat(0));
         }
         if cause != Cause::Probe {
             // The queues on the path have drained, so round trips are shorter than the measured
@@ -429,7 +484,7 @@ impl Requester {
     /// Notes that a packet was lost, and that the answer to its repair took this time.
     fn on_lost(&mut self, repair: Repair, time: u64) {
         if !repair.repeated {
-            self.rtt.sample_repair(time);
+            self.rtt.repairs.sample(time);
             // READs take as long as their responses.
             if repair.cause == Cause::Probe && self.loss.asked.is_none() {
                 self.rtt.sample_probe(time);
@@ -450,8 +505,14 @@ impl Requester {
         self.loss.reorder_window = self.loss.reorder_window.max(by);
     }
 
-    /// Resets recovery because transmission restarts at the oldest unacknowledged packet.
-    pub(super) fn recovery_rewound(&mut self) {
+    /// Restarts transmission at the oldest unacknowledged packet.
+    pub(super) fn rewind(&mut self) {
+        self.next = self.tail;
+        self.credits.sent = self.credits.completed;
+        self.send_psn = self.una;
+        self.response_psns = 0;
+        self.since_ackreq = 0;
+        self.ack_deadline = None;
         self.loss = Loss {
             scoreboard: Scoreboard {
                 seen: self.una,
@@ -469,7 +530,7 @@ impl Requester {
     /// measurement, without a consumer's timeout (F-02) or after it, or in strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.loss.probe_at = None;
-        let probes = self.mode == RecoveryMode::Selective && self.rtt.is_measured();
+        let probes = self.mode == RecoveryMode::Selective && self.rtt.srtt() != 0;
         if !probes || self.ack_timeout.is_none() || self.send_psn == self.una {
             return;
         }
@@ -477,9 +538,8 @@ impl Requester {
         let wait = self.rtt.rto(self.loss.repair.is_some_and(sent));
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
         let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps.wrapping_mul(2))));
-        if self.ack_deadline.is_some_and(|deadline| at < deadline) {
-            self.loss.probe_at = Some(at);
-        }
+        let before_deadline = self.ack_deadline.is_some_and(|deadline| at < deadline);
+        self.loss.probe_at = before_deadline.then_some(at);
     }
 
     /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its
@@ -551,10 +611,7 @@ impl Scoreboard {
         for entry in &mut self.gaps {
             // An outstanding gap ends after `una` and at most at `max`. The list is nearly always
             // empty, so the loop avoids writes.
-            let is_over = |gap: &Gap| gap.until.since(una).wrapping_sub(1) >= left;
-            if entry.as_ref().is_some_and(is_over) {
-                *entry = None;
-            }
+            entry.take_if(|gap| gap.until.since(una).wrapping_sub(1) >= left);
         }
     }
 }
@@ -599,7 +656,7 @@ impl Requester {
     fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
         let mut number = self.tail.wrapping_add(1);
         while let Some(slot) = self.slot(slots, number) {
-            if slot.progress.state != SlotState::Started {
+            if !slot.is_started() {
                 return None;
             }
             let first = slot.progress.first_psn.since(self.una);
@@ -620,11 +677,7 @@ impl Requester {
     }
 
     /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
-    pub(super) fn send_gaps<E: RequesterEnv>(
-        &mut self,
-        cx: &mut Ctx<'_, E>,
-        poll: &mut Poll,
-    ) -> bool {
+    pub(super) fn send_gaps(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
         for n in 0..MAX_GAPS {
             let gap = self.loss.scoreboard.gaps.get(n).copied().flatten();
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
@@ -637,7 +690,7 @@ impl Requester {
                 poll.progress.more = true;
                 return false;
             }
-            let sent = self.send_again(cx, gap.number, gap.from, &mut poll.progress);
+            let sent = self.send_again(cx, poll, gap.number, gap.from);
             if matches!(sent, Err(TxError::NoRoom)) {
                 return false;
             }

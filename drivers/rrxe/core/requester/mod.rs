@@ -10,7 +10,6 @@
 //! slots, and so has the same PSNs, opcodes and payload split (F-07).
 
 mod credits;
-mod local;
 mod loss;
 mod peer;
 mod request;
@@ -26,11 +25,10 @@ pub use window::{MAX_WINDOW, WINDOW};
 
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
-use crate::wire::Class;
 use crate::{Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
-use peer::Peer;
+use peer::{Arq, ReadRestart};
 use request::SlotState;
 use rtt::Rtt;
 use window::Window;
@@ -198,7 +196,8 @@ pub struct Requester {
     mode: RecoveryMode,
     rtt: Rtt,
     loss: Loss,
-    peer: Peer,
+    arq: Arq,
+    read_restart: ReadRestart,
     credits: Credits,
 
     // Retries.
@@ -261,10 +260,15 @@ impl Requester {
         self.set_recovery(mode);
     }
 
-    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered.
+    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered, and every peer
+    /// counts as one that drops out-of-order packets.
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.mode = mode;
-        self.peer = Peer::new(mode);
+        self.read_restart = ReadRestart::Unknown;
+        self.arq = match mode {
+            RecoveryMode::Selective => Arq::Unknown,
+            RecoveryMode::Strict => Arq::GoBackN,
+        };
     }
 
     /// Returns whether the driver keeps out-of-order answers.
@@ -281,10 +285,9 @@ impl Requester {
 
     /// Sets the first PSN to send: the low 24 bits (B-02). Valid only while nothing is outstanding.
     pub fn set_psn(&mut self, psn: u32) {
-        let psn = Psn::new(psn);
-        self.una = psn;
-        self.send_psn = psn;
-        self.max_psn = psn;
+        self.una = Psn::new(psn);
+        self.send_psn = self.una;
+        self.max_psn = self.una;
     }
 
     /// Sets the acknowledge timeout by its code; see [`ack_timeout`].
@@ -323,10 +326,8 @@ impl Requester {
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
     pub fn is_drained<P>(&self, slots: &[SendSlot<P>]) -> bool {
-        self.paused
-            && !self
-                .slot(slots, self.tail)
-                .is_some_and(|s| s.progress.state != SlotState::Posted)
+        let tail = self.slot(slots, self.tail);
+        self.paused && tail.is_none_or(|slot| slot.progress.state == SlotState::Posted)
     }
 
     /// Returns whether a work request can be posted. Always false if the number of slots is not a
@@ -358,7 +359,7 @@ impl Requester {
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
             && self.service.is_reliable()
-            && packet.bth.opcode.class() == Class::of(self.service)
+            && packet.bth.opcode.service() == Some(self.service)
     }
 
     /// Returns the congestion notification for an answer that arrived marked, before it is handled.

@@ -187,23 +187,33 @@ impl<P> SendSlot<P> {
             .add(self.progress.packets.wrapping_sub(1))
     }
 
+    /// Returns whether the work request has PSNs or, if it is local, was executed.
+    #[inline]
+    pub(super) fn is_started(&self) -> bool {
+        self.progress.state == SlotState::Started
+    }
+
+    /// Returns whether the work request has started and this PSN is one of its packets.
+    #[inline]
+    pub(super) fn contains(&self, psn: Psn) -> bool {
+        self.is_started() && psn.since(self.progress.first_psn) < self.progress.packets
+    }
+
     /// Returns whether the work request has started, and this PSN is one of its later packets.
     #[inline]
     pub(super) fn is_within(&self, psn: Psn) -> bool {
-        let at = psn.since(self.progress.first_psn);
-        self.progress.state == SlotState::Started && at != 0 && at < self.progress.packets
+        psn != self.progress.first_psn && self.contains(psn)
     }
 
-    /// Returns the completion with this status.
+    /// Returns the completion with this status, and with the syndrome of a fatal NAK or 0.
     #[inline]
-    pub(super) fn completion(&self, status: Status, vendor_err: u32) -> SendCompletion {
-        let byte_len = if self.op.is_atomic() { 8 } else { self.length };
+    pub(super) fn completion(&self, status: Status, syndrome: u8) -> SendCompletion {
         SendCompletion {
             status,
             op: self.op,
-            byte_len,
+            byte_len: if self.op.is_atomic() { 8 } else { self.length },
             signaled: self.signaled,
-            vendor_err,
+            vendor_err: syndrome.into(),
         }
     }
 
@@ -236,12 +246,6 @@ impl<P> SendSlot<P> {
 }
 
 impl Requester {
-    /// Returns the slot index for a free-running counter's value.
-    #[inline]
-    fn index<P>(slots: &[SendSlot<P>], counter: u32) -> usize {
-        counter as usize & slots.len().wrapping_sub(1)
-    }
-
     /// Returns the work request at this counter value, if there is one.
     #[inline]
     pub(super) fn slot<'a, P>(
@@ -252,24 +256,23 @@ impl Requester {
         if counter == self.head {
             return None;
         }
-        slots.get(Self::index(slots, counter))
+        slots.get(counter as usize & slots.len().wrapping_sub(1))
     }
 
     /// Returns the slot at this counter value.
     #[inline]
     pub(super) fn slot_mut<P>(slots: &mut [SendSlot<P>], counter: u32) -> Option<&mut SendSlot<P>> {
-        slots.get_mut(Self::index(slots, counter))
+        slots.get_mut(counter as usize & slots.len().wrapping_sub(1))
     }
 
     /// Returns the slot for the next work request, which the driver writes and then passes to
     /// [`Requester::post`]; `None` if [`Requester::can_post`] returns false.
     #[inline]
     pub fn free_slot<'a, P>(&self, slots: &'a mut [SendSlot<P>]) -> Option<&'a mut SendSlot<P>> {
-        if self.can_post(slots) {
-            Self::slot_mut(slots, self.head)
-        } else {
-            None
+        if !self.can_post(slots) {
+            return None;
         }
+        Self::slot_mut(slots, self.head)
     }
 
     /// Returns whether the service supports an operation (H-08).

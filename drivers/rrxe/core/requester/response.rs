@@ -3,16 +3,17 @@
 //! The receive direction of the requester: applies answers and timers to the outstanding work
 //! requests (IBA 9.7.6, which calls this side the completer).
 
+use super::credits::credit_code;
 use super::loss::{Cause, Repaired};
 use super::request::SlotState;
 use super::{
-    Ctx, Requester, RequesterEnv, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF,
+    Ctx, Requester, RequesterEnv as Env, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF,
     RNR_RETRY_INFINITE,
 };
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{rnr_timer, Aeth, NakCode, Operation, Syndrome};
-use crate::{Ext, Outcome, Packet, Status};
+use crate::{Ext, Fault, Outcome, Packet, Status};
 
 /// Result of processing an acknowledgement.
 struct Acked {
@@ -24,7 +25,7 @@ struct Acked {
 
 impl Requester {
     /// Handles an answer. Drops any other packet.
-    pub fn handle_packet<E: RequesterEnv>(
+    pub fn handle_packet<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
         now: u64,
@@ -39,33 +40,36 @@ impl Requester {
             self.counters.bad_pkeys = self.counters.bad_pkeys.wrapping_add(1);
             return Outcome::default();
         }
+        let credit = credit_code(packet);
         if !self.is_outstanding(packet.psn()) {
-            if self.is_credit_update(packet) {
+            if self.is_credit_update(packet, credit) {
                 return Outcome::transmit(self.can_send(cx.slots));
             }
-            self.peer
-                .on_response_within_read(packet.operation, packet.psn());
+            self.on_response_within_read(packet);
             return self.drop_packet();
         }
-        let mut outcome = match (packet.operation, packet.ext) {
-            (Operation::Acknowledge, Ext::Aeth(aeth)) => {
-                self.on_acknowledge(cx, packet.psn(), aeth)
-            }
-            (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, ack)) if is_ack(&aeth) => {
+        use Operation as O;
+        let handled = match (packet.operation, packet.ext) {
+            (O::Acknowledge, Ext::Aeth(aeth)) => Ok(self.on_acknowledge(cx, packet.psn(), aeth)),
+            (O::AtomicAcknowledge, Ext::AtomicAck(_, ack)) if credit.is_some() => {
                 self.on_atomic_ack(cx, packet, ack.original)
             }
-            (Operation::ReadResponseMiddle, _) => self.on_read_response(cx, packet),
-            (
-                Operation::ReadResponseFirst
-                | Operation::ReadResponseLast
-                | Operation::ReadResponseOnly,
-                Ext::Aeth(aeth),
-            ) if is_ack(&aeth) => self.on_read_response(cx, packet),
-            _ => self.drop_packet(),
+            (O::ReadResponseMiddle, _) => self.on_read_response(cx, packet),
+            (O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly, _)
+                if credit.is_some() =>
+            {
+                self.on_read_response(cx, packet)
+            }
+            _ => Ok(self.drop_packet()),
         };
+        let mut outcome = handled.unwrap_or_else(|status| self.fail_tail(cx, status, 0));
         // A packet farther away may be forged. The requester asks for missing packets again.
         outcome.buffer &= packet.psn().since(self.una) < MAX_DISTANCE;
-        self.note_credits(packet);
+        // Credits of an answer beyond an unanswered READ or atomic count from there, and are fewer
+        // than granted.
+        if let Some(code) = credit {
+            self.credits.grant(code);
+        }
         outcome.merge(self.complete_failed(cx));
         outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
         outcome
@@ -83,11 +87,8 @@ impl Requester {
         {
             return 1;
         }
-        let read = self.slot(slots, self.tail).filter(|slot| {
-            slot.op == SendOp::Read
-                && slot.progress.first_psn != packet.psn()
-                && slot.contains(packet.psn())
-        });
+        let read = self.slot(slots, self.tail);
+        let read = read.filter(|slot| slot.op == SendOp::Read && slot.is_within(packet.psn()));
         // The last response has another header, and a PSN not yet asked for again is not
         // outstanding.
         read.map_or(1, |slot| {
@@ -100,16 +101,14 @@ impl Requester {
     /// precede it is missing.
     #[inline]
     pub fn is_due<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
-        psn == self.una
-            || !self
-                .slot(slots, self.tail)
-                .is_some_and(|slot| slot.op.is_read_or_atomic())
+        let tail = self.slot(slots, self.tail);
+        psn == self.una || tail.is_none_or(|slot| !slot.op.is_read_or_atomic())
     }
 
     /// Notes whether packets are `left` in the buffer ([`crate::Reorder`]) after the driver has
     /// handled those that were due. If so, asks for the missing packets before them (F-12), unless
     /// that has been done.
-    pub fn on_buffered<E: RequesterEnv>(
+    pub fn on_buffered<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
         now: u64,
@@ -117,19 +116,19 @@ impl Requester {
         env: &mut E,
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
-        let unanswered = self.slot(cx.slots, self.tail).is_some_and(|slot| {
-            slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started
-        });
+        let unanswered = |slot: &SendSlot<_>| slot.op.is_read_or_atomic() && slot.is_started();
+        let unanswered = self.slot(cx.slots, self.tail).is_some_and(unanswered);
         if !left || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
-        let mut outcome = self.implied_nak(cx);
-        outcome.buffer = false;
-        outcome
+        Outcome {
+            buffer: false,
+            ..self.implied_nak(cx)
+        }
     }
 
     /// Handles expired timers. An early call is harmless.
-    pub fn handle_timeout<E: RequesterEnv>(
+    pub fn handle_timeout<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
         now: u64,
@@ -155,9 +154,9 @@ impl Requester {
     }
 
     /// Enters the Error state: completes all outstanding work requests as flushed, in order (J-13).
-    pub fn enter_error<E: RequesterEnv>(&mut self, slots: &mut [SendSlot<E::Local>], env: &mut E) {
+    pub fn enter_error<E: Env>(&mut self, slots: &mut [SendSlot<E::Local>], env: &mut E) {
         self.state = State::Error;
-        self.flush(slots, env);
+        self.flush(&mut Ctx { slots, now: 0, env });
     }
 
     fn drop_packet(&mut self) -> Outcome {
@@ -166,13 +165,7 @@ impl Requester {
     }
 
     /// Handles an ACKNOWLEDGE packet whose PSN is outstanding.
-    fn on_acknowledge<E: RequesterEnv>(
-        &mut self,
-        cx: &mut Ctx<'_, E>,
-        psn: Psn,
-        aeth: Aeth,
-    ) -> Outcome {
-        let vendor_err = u32::from(aeth.syndrome);
+    fn on_acknowledge(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn, aeth: Aeth) -> Outcome {
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
                 let acked = self.acknowledge(cx, psn.next());
@@ -197,46 +190,36 @@ impl Requester {
             Syndrome::RnrNak { .. } if psn == self.una && self.send_psn == self.una => {
                 self.drop_packet()
             }
-            Syndrome::RnrNak { timer } => {
-                let time = rnr_timer(timer);
-                self.on_rnr_nak(cx, psn, time, vendor_err)
-            }
-            Syndrome::Nak(NakCode::SequenceError) => self.on_sequence_nak(cx, psn),
+            Syndrome::RnrNak { timer } => self.on_rnr_nak(cx, psn, timer),
             Syndrome::Nak(code) => {
                 let status = match code {
+                    NakCode::SequenceError => return self.on_sequence_nak(cx, psn),
                     NakCode::InvalidRequest => Status::RemInvReq,
                     NakCode::RemoteAccess => Status::RemAccess,
                     NakCode::RemoteOperational => Status::RemOp,
-                    // Only for reliable datagrams.
-                    _ => return self.drop_packet(),
                 };
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
                 if self.acknowledge(cx, psn).unanswered_read {
                     return self.implied_nak(cx);
                 }
-                self.fail_tail(cx, status, vendor_err)
+                self.fail_tail(cx, status, aeth.syndrome)
             }
             Syndrome::Reserved(_) => self.drop_packet(),
         }
     }
 
-    fn on_rnr_nak<E: RequesterEnv>(
-        &mut self,
-        cx: &mut Ctx<'_, E>,
-        psn: Psn,
-        time: u64,
-        vendor_err: u32,
-    ) -> Outcome {
+    fn on_rnr_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn, timer: u8) -> Outcome {
         let acked = self.acknowledge(cx, psn);
-        self.wait_for_ready(psn, cx.now, time);
+        self.wait_for_ready(psn, cx.now, rnr_timer(timer));
         if acked.unanswered_read {
             return self.implied_nak(cx);
         }
         self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
         if self.rnr_retry != RNR_RETRY_INFINITE {
             let Some(left) = self.rnr_retries_left.checked_sub(1) else {
-                return self.fail_tail(cx, Status::RnrRetryExc, vendor_err);
+                let syndrome = Syndrome::RnrNak { timer }.encode();
+                return self.fail_tail(cx, Status::RnrRetryExc, syndrome);
             };
             self.rnr_retries_left = left;
         }
@@ -248,7 +231,7 @@ impl Requester {
         Outcome::default()
     }
 
-    fn on_sequence_nak<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, psn: Psn) -> Outcome {
+    fn on_sequence_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn) -> Outcome {
         if psn == self.una && self.nak_is_stale(cx.now) {
             return self.drop_packet();
         }
@@ -264,26 +247,14 @@ impl Requester {
         self.repair_loss(cx, Cause::Nak, len)
     }
 
-    /// Returns the length of a response of `packets` packets, whose data belongs at `offset`.
+    /// Handles a READ response whose PSN is outstanding. Returns the status with which the oldest
+    /// work request fails, if it does.
     #[inline]
-    fn response_len<P>(&self, slot: &SendSlot<P>, offset: u32, packets: u32) -> u32 {
-        match slot.op {
-            SendOp::Read => {
-                let max = self.mtu.bytes().saturating_mul(packets);
-                slot.length.saturating_sub(offset).min(max)
-            }
-            // The response only confirms completion (G-25, G-26).
-            _ => 0,
-        }
-    }
-
-    /// Handles a READ response whose PSN is outstanding.
-    #[inline]
-    fn on_read_response<E: RequesterEnv>(
+    fn on_read_response(
         &mut self,
-        cx: &mut Ctx<'_, E>,
+        cx: &mut Ctx<'_, impl Env>,
         packet: &Packet,
-    ) -> Outcome {
+    ) -> Result<Outcome, Status> {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
@@ -293,14 +264,12 @@ impl Requester {
             }
             let mut outcome = self.implied_nak(cx);
             outcome.transmit |= self.loss.gaps_are_due();
-            return outcome;
+            return Ok(outcome);
         }
         let read = self.slot(cx.slots, self.tail).filter(|slot| {
             slot.contains(psn) && slot.op.is_read_or_atomic() && !slot.op.is_atomic()
         });
-        let Some(slot) = read else {
-            return self.fail_tail(cx, Status::BadResp, 0);
-        };
+        let slot = read.ok_or(Status::BadResp)?;
         let at = psn.since(slot.progress.first_psn);
         let last = at.wrapping_add(1) == slot.progress.packets;
         if !slot.may_be_answered_by(packet.operation, at == 0, last) {
@@ -308,25 +277,29 @@ impl Requester {
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
             // requested one, so ask again.
             if self.retries_left == 0 {
-                return self.fail_tail(cx, Status::BadResp, 0);
+                return Err(Status::BadResp);
             }
-            return self.ask_again(cx);
+            return Ok(self.ask_again(cx));
         }
         let offset = self.mtu.offset(at);
-        if packet.payload_len != self.response_len(slot, offset, packet.packets) {
-            return self.fail_tail(cx, Status::LocLen, 0);
+        // The response to a FLUSH or atomic write only confirms completion (G-25, G-26).
+        let length = match slot.op {
+            SendOp::Read => slot.length,
+            _ => 0,
+        };
+        let max = self.mtu.bytes().saturating_mul(packet.packets);
+        if packet.payload_len != length.saturating_sub(offset).min(max) {
+            return Err(Status::LocLen);
         }
         if packet.payload_len != 0 {
-            if let Err(fault) = cx.env.write_read_response(slot, offset) {
-                return self.fail_tail(cx, fault.status(), 0);
-            }
+            let written = cx.env.write_read_response(slot, offset);
+            written.map_err(Fault::status)?;
         }
-        let original = at != 0 && self.peer.on_response_within_read(packet.operation, psn);
+        let original = at != 0 && self.on_response_within_read(packet);
         let before = self.una;
         self.una = psn.add(packet.packets);
         if last {
-            self.complete_tail(cx.slots, Status::Success, 0, cx.env);
-            self.complete_local(cx);
+            self.complete_answered(cx);
         } else {
             self.response_psns = self.response_psns.saturating_sub(packet.packets);
         }
@@ -334,99 +307,62 @@ impl Requester {
         if last {
             self.after_read(cx.now);
         }
-        Outcome::default()
+        Ok(Outcome::default())
     }
 
-    /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding.
-    fn on_atomic_ack<E: RequesterEnv>(
+    /// Handles an ATOMIC ACKNOWLEDGE whose PSN is outstanding. Returns the status with which the
+    /// oldest work request fails, if it does.
+    fn on_atomic_ack(
         &mut self,
-        cx: &mut Ctx<'_, E>,
+        cx: &mut Ctx<'_, impl Env>,
         packet: &Packet,
         original: u64,
-    ) -> Outcome {
+    ) -> Result<Outcome, Status> {
         let psn = packet.psn();
         if self.acknowledge(cx, psn).unanswered_read {
-            return self.implied_nak(cx);
+            return Ok(self.implied_nak(cx));
         }
-        let atomic = self
+        let slot = self
             .slot(cx.slots, self.tail)
-            .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn));
-        let Some(slot) = atomic else {
-            return self.fail_tail(cx, Status::BadResp, 0);
-        };
-        if let Err(fault) = cx.env.write_atomic_result(slot, original) {
-            return self.fail_tail(cx, fault.status(), 0);
-        }
+            .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn))
+            .ok_or(Status::BadResp)?;
+        let written = cx.env.write_atomic_result(slot, original);
+        written.map_err(Fault::status)?;
         let before = self.una;
         self.una = psn.next();
-        self.complete_tail(cx.slots, Status::Success, 0, cx.env);
-        self.complete_local(cx);
+        self.complete_answered(cx);
         self.on_progress(before, false, cx.now);
         self.after_read(cx.now);
-        Outcome::default()
+        Ok(Outcome::default())
     }
 
     /// Acknowledges everything before `limit`, which is at most one beyond the last PSN sent:
     /// completes SENDs and WRITEs, and stops at a READ or atomic.
-    fn acknowledge<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, limit: Psn) -> Acked {
+    fn acknowledge(&mut self, cx: &mut Ctx<'_, impl Env>, limit: Psn) -> Acked {
         let before = self.una;
-        let unanswered_read = loop {
-            let left = limit.since(self.una);
-            if left == 0 {
-                break false;
-            }
+        let mut unanswered_read = false;
+        while self.una != limit && !unanswered_read {
             let Some(slot) = self.slot(cx.slots, self.tail) else {
-                break false;
+                break;
             };
+            let end = slot.last_psn().next();
             if slot.op.is_read_or_atomic() {
-                break true;
-            }
-            let unacknowledged = slot.last_psn().next().since(self.una);
-            if left < unacknowledged || slot.progress.state != SlotState::Started {
+                unanswered_read = true;
+            } else if slot.is_started() && end.since(self.una) <= limit.since(self.una) {
+                self.una = end;
+                self.complete_answered(cx);
+            } else {
                 self.una = limit;
-                break false;
             }
-            self.una = self.una.add(unacknowledged);
-            self.complete_tail(cx.slots, Status::Success, 0, cx.env);
-            self.complete_local(cx);
-        };
-        let repaired = if self.una == before {
-            None
-        } else {
-            self.on_progress(before, false, cx.now)
-        };
+        }
+        let mut repaired = None;
+        if self.una != before {
+            repaired = self.on_progress(before, false, cx.now);
+        }
         Acked {
             unanswered_read,
             repaired,
         }
-    }
-
-    /// Handles progress: restarts all retry counts (E-09), and skips the retransmission of packets
-    /// acknowledged in the meantime. `original` and the result are those of
-    /// [`Requester::recovery_progress`].
-    fn on_progress(&mut self, before: Psn, original: bool, now: u64) -> Option<Repaired> {
-        let jumped = self.send_psn.since(before) < self.una.since(before);
-        if jumped {
-            self.send_psn = self.una;
-            self.response_psns = 0;
-        }
-        self.retries_left = self.retry_count;
-        self.rnr_retries_left = self.rnr_retry;
-        self.uncounted_retries = 0;
-        if !self.is_local_loss() {
-            self.dropped_until = None;
-        }
-        let una = self.una;
-        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
-        self.rnr_since = None;
-        self.implied_nak = false;
-        // The timer runs only while something is in flight, not while it waits for retransmission.
-        if self.send_psn == self.una {
-            self.ack_deadline = None;
-        } else {
-            self.arm_ack_timer(now);
-        }
-        self.recovery_progress(before, jumped, original, now)
     }
 
     /// Handles an RNR NAK for this PSN: the packet and its successors wait for at least `time`
@@ -446,7 +382,7 @@ impl Requester {
 
     /// Handles a later answer while that to the oldest READ or atomic is missing: asks for the
     /// missing one once, and has the driver buffer the later one.
-    fn implied_nak<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
+    fn implied_nak(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         if !self.buffers() {
             return self.ask_again(cx);
         }
@@ -462,7 +398,7 @@ impl Requester {
     }
 
     /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
-    fn ask_again<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
+    fn ask_again(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         if self.implied_nak {
             return Outcome::default();
         }
@@ -473,12 +409,7 @@ impl Requester {
     }
 
     /// Retransmits `len` packets from the oldest unacknowledged one on, or gives up (F-06).
-    fn repair_loss<E: RequesterEnv>(
-        &mut self,
-        cx: &mut Ctx<'_, E>,
-        cause: Cause,
-        len: u32,
-    ) -> Outcome {
+    fn repair_loss(&mut self, cx: &mut Ctx<'_, impl Env>, cause: Cause, len: u32) -> Outcome {
         if !self.use_retry() {
             return self.fail_tail(cx, Status::RetryExc, 0);
         }
@@ -489,7 +420,7 @@ impl Requester {
     }
 
     /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).
-    fn retry<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
+    fn retry(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         if !self.use_retry() {
             return self.fail_tail(cx, Status::RetryExc, 0);
         }
@@ -498,41 +429,46 @@ impl Requester {
     }
 
     /// Completes the oldest work request. Returns whether there was one.
-    pub(super) fn complete_tail<E: RequesterEnv>(
+    pub(super) fn complete_tail(
         &mut self,
-        slots: &[SendSlot<E::Local>],
+        cx: &mut Ctx<'_, impl Env>,
         status: Status,
-        vendor_err: u32,
-        env: &mut E,
+        syndrome: u8,
     ) -> bool {
-        let Some(slot) = self.slot(slots, self.tail) else {
+        let Some(slot) = self.slot(cx.slots, self.tail) else {
             return false;
         };
-        if slot.op.is_read_or_atomic() && slot.progress.state == SlotState::Started {
+        if slot.op.is_read_or_atomic() && slot.is_started() {
             self.reads = self.reads.saturating_sub(1);
         }
-        env.complete(slot, slot.completion(status, vendor_err));
+        let completion = slot.completion(status, syndrome);
+        cx.env.complete(slot, completion);
         if self.next == self.tail {
-            self.credits.sent(slot.op);
+            self.credits.on_sent(slot.op);
             self.next = self.next.wrapping_add(1);
         }
-        self.credits.completed(slot.op);
+        self.credits.on_completed(slot.op);
         self.tail = self.tail.wrapping_add(1);
         true
     }
 
+    /// Completes the oldest work request, which is acknowledged or answered, and the executed local
+    /// operations after it.
+    fn complete_answered(&mut self, cx: &mut Ctx<'_, impl Env>) {
+        self.complete_tail(cx, Status::Success, 0);
+        self.complete_local(cx);
+    }
+
     /// Completes the executed local operations at the tail.
-    pub(super) fn complete_local<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) {
-        while self
-            .slot(cx.slots, self.tail)
-            .is_some_and(|slot| slot.op.is_local() && slot.progress.state == SlotState::Started)
-        {
-            self.complete_tail(cx.slots, Status::Success, 0, cx.env);
+    pub(super) fn complete_local(&mut self, cx: &mut Ctx<'_, impl Env>) {
+        let executed = |slot: &SendSlot<_>| slot.op.is_local() && slot.is_started();
+        while self.slot(cx.slots, self.tail).is_some_and(executed) {
+            self.complete_tail(cx, Status::Success, 0);
         }
     }
 
     /// Completes the oldest work request if it failed locally.
-    pub(super) fn complete_failed<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) -> Outcome {
+    pub(super) fn complete_failed(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         let tail = self.slot(cx.slots, self.tail);
         match tail.map(|slot| slot.progress.state) {
             Some(SlotState::Failed(status)) => self.fail_tail(cx, status, 0),
@@ -542,20 +478,15 @@ impl Requester {
 
     /// Completes the oldest work request with an error, which stops the queue: RC enters Error, UC
     /// and UD enter SQE (J-09, J-11). Flushes the work requests after it.
-    fn fail_tail<E: RequesterEnv>(
-        &mut self,
-        cx: &mut Ctx<'_, E>,
-        status: Status,
-        vendor_err: u32,
-    ) -> Outcome {
-        self.complete_tail(cx.slots, status, vendor_err, cx.env);
+    fn fail_tail(&mut self, cx: &mut Ctx<'_, impl Env>, status: Status, syndrome: u8) -> Outcome {
+        self.complete_tail(cx, status, syndrome);
         let fatal = self.service.is_reliable();
         self.state = if fatal {
             State::Error
         } else {
             State::SendError
         };
-        self.flush(cx.slots, cx.env);
+        self.flush(cx);
         Outcome {
             fatal,
             sqe: !fatal,
@@ -564,13 +495,13 @@ impl Requester {
     }
 
     /// Completes all work requests as flushed, and forgets the packets in flight.
-    pub(super) fn flush<E: RequesterEnv>(&mut self, slots: &[SendSlot<E::Local>], env: &mut E) {
-        while let Some(slot) = self.slot(slots, self.tail) {
+    pub(super) fn flush(&mut self, cx: &mut Ctx<'_, impl Env>) {
+        while let Some(slot) = self.slot(cx.slots, self.tail) {
             let status = match slot.progress.state {
                 SlotState::Failed(status) => status,
                 _ => Status::WrFlush,
             };
-            self.complete_tail(slots, status, 0, env);
+            self.complete_tail(cx, status, 0);
         }
         self.una = self.max_psn;
         self.rewind();
@@ -582,20 +513,7 @@ impl Requester {
     }
 }
 
-/// Returns whether a response carries the positive syndrome that it must.
-#[inline]
-fn is_ack(aeth: &Aeth) -> bool {
-    matches!(Syndrome::decode(aeth.syndrome), Syndrome::Ack { .. })
-}
-
 impl<P> SendSlot<P> {
-    /// Returns whether the work request has started and this PSN is one of its packets.
-    #[inline]
-    fn contains(&self, psn: Psn) -> bool {
-        self.progress.state == SlotState::Started
-            && psn.since(self.progress.first_psn) < self.progress.packets
-    }
-
     /// Returns whether the opcode of a READ response fits its place in the answer. The answer to a
     /// retransmitted READ may start anywhere (C-07); delayed responses to the original are valid.
     #[inline]

@@ -9,7 +9,7 @@ pub const MIN_PTO: u64 = 1_000_000;
 
 /// A round-trip time estimate.
 #[derive(Clone, Copy, Debug, Default)]
-struct Estimate {
+pub(super) struct Estimate {
     /// Smoothed round-trip time; 0 before the first sample.
     srtt: u64,
     /// Mean deviation of the round-trip time.
@@ -17,7 +17,8 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn sample(&mut self, time: u64) {
+    /// Takes a round trip into account.
+    pub(super) fn sample(&mut self, time: u64) {
         // A sample of 0 (a coarse clock) must not look like "no sample".
         let time = time.max(1);
         if self.srtt == 0 {
@@ -45,7 +46,7 @@ pub(super) struct Rtt {
     packets: Estimate,
     /// Times from a repair to its answer. They are often shorter than a round trip: the window is
     /// full behind a lost packet, and the queues on the path drain.
-    repairs: Estimate,
+    pub(super) repairs: Estimate,
     /// The shortest round trip; 0 before the first.
     pub(super) min: u64,
     /// The packet whose answer will be the next sample, and its send time. A retransmission clears
@@ -56,11 +57,6 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// Returns whether there is a sample.
-    pub(super) fn is_measured(&self) -> bool {
-        self.packets.srtt != 0 || self.repairs.srtt != 0
-    }
-
     /// Returns the estimate of ordinary packets, or of repairs before the first sample.
     fn estimate(&self) -> Estimate {
         match self.packets.srtt {
@@ -69,7 +65,7 @@ impl Rtt {
         }
     }
 
-    /// Returns the smoothed round-trip time.
+    /// Returns the smoothed round-trip time; 0 before the first sample.
     pub(super) fn srtt(&self) -> u64 {
         self.estimate().srtt
     }
@@ -90,22 +86,13 @@ impl Rtt {
         now.saturating_sub(sent) < self.min >> 1
     }
 
-    /// Starts a sample with a packet that is sent for the first time.
-    #[inline]
-    pub(super) fn time(&mut self, psn: Psn, now: u64) {
-        if self.timed.is_none() {
-            self.timed = Some((psn, now));
-        }
-    }
-
     /// Takes the pending sample if its packet is one of the `acknowledged` ones from `first` on.
     #[inline]
     pub(super) fn on_progress(&mut self, first: Psn, acknowledged: u32, now: u64) {
-        let Some((psn, sent)) = self.timed else {
-            return;
-        };
-        if psn.since(first) < acknowledged {
-            self.timed = None;
+        if let Some((_, sent)) = self
+            .timed
+            .take_if(|(psn, _)| psn.since(first) < acknowledged)
+        {
             let time = now.saturating_sub(sent);
             self.packets.sample(time);
             self.min = match self.min {
@@ -113,19 +100,6 @@ impl Rtt {
                 min => min.min(time),
             };
         }
-    }
-
-    /// Takes the time since the flight began, an upper bound, as the first sample. Without one, the
-    /// loss of a retransmission in the first flight would wait for the consumer's timer.
-    pub(super) fn bound_first(&mut self, now: u64) {
-        if !self.is_measured() {
-            self.repairs.sample(now.saturating_sub(self.flight_start));
-        }
-    }
-
-    /// Takes the time from a repair to its answer as a sample.
-    pub(super) fn sample_repair(&mut self, time: u64) {
-        self.repairs.sample(time);
     }
 
     /// Takes the time from a probe to an answer as a sample if it is longer than the estimate. (If

@@ -3,7 +3,9 @@
 //! The transmit direction of the requester.
 
 use super::request::SlotState;
-use super::{Ctx, RecoveryMode, Requester, RequesterEnv, SendOp, SendSlot, State, MAX_RESPONSES};
+use super::{
+    Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot, State, MAX_RESPONSES,
+};
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
@@ -18,7 +20,7 @@ pub(super) struct Poll {
 impl Requester {
     /// Sends at most `budget` packets. A work request that needs no packet counts as one. Flushes
     /// the posted work requests in the states SQE and Error.
-    pub fn poll_transmit<E: RequesterEnv>(
+    pub fn poll_transmit<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
         now: u64,
@@ -28,15 +30,10 @@ impl Requester {
         let cx = &mut Ctx { slots, now, env };
         let progress = Progress::default();
         self.rate.wakeup = None;
-        match self.state {
-            State::Idle => return progress,
-            State::SendError | State::Error => {
-                self.flush(cx.slots, cx.env);
-                return progress;
-            }
-            State::Ready => {}
+        if matches!(self.state, State::SendError | State::Error) {
+            self.flush(cx);
         }
-        if self.waits_for_ready(self.una) {
+        if self.state != State::Ready || self.waits_for_ready(self.una) {
             return progress;
         }
         let poll = &mut Poll { budget, progress };
@@ -61,7 +58,7 @@ impl Requester {
     /// Sends packets of the work request at `next`, or executes it locally. Returns whether the
     /// queue can go on.
     #[inline]
-    fn execute_next<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll) -> bool {
+    fn execute_next(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
         let Some(slot) = Self::slot_mut(cx.slots, self.next) else {
             return false;
         };
@@ -100,7 +97,7 @@ impl Requester {
         match result {
             Ok(false) => {}
             Ok(true) => {
-                self.credits.sent(slot.op);
+                self.credits.on_sent(slot.op);
                 self.next = self.next.wrapping_add(1);
                 if !self.service.is_reliable() {
                     self.complete_sent(cx);
@@ -114,15 +111,13 @@ impl Requester {
 
     /// Retransmits the oldest unacknowledged packet, if the rate limit permits. Returns whether the
     /// queue can go on.
-    fn send_repair<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll) -> bool {
+    fn send_repair(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
         if poll.budget == 0 {
             poll.progress.more = true;
             return false;
         }
-        let started = self
-            .slot(cx.slots, self.tail)
-            .is_some_and(|slot| slot.progress.state == SlotState::Started);
-        if self.send_psn == self.una || !started {
+        let tail = self.slot(cx.slots, self.tail);
+        if self.send_psn == self.una || tail.is_none_or(|slot| !slot.is_started()) {
             self.loss.repair = None;
             return true;
         }
@@ -130,7 +125,7 @@ impl Requester {
             // The rate limiter holds back all other packets, too.
             return true;
         }
-        let sent = self.send_again(cx, self.tail, self.una, &mut poll.progress);
+        let sent = self.send_again(cx, poll, self.tail, self.una);
         let Some(slot) = Self::slot_mut(cx.slots, self.tail) else {
             return false;
         };
@@ -151,7 +146,7 @@ impl Requester {
     }
 
     /// Retransmits the packets after the lost one that are believed to be missing, too.
-    fn extend_repair<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>, poll: &mut Poll, len: u32) {
+    fn extend_repair(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll, len: u32) {
         let mut number = self.tail;
         let mut psn = self.una.next();
         let max = len.min(self.send_psn.since(self.una));
@@ -159,9 +154,9 @@ impl Requester {
             && poll.progress.sent < poll.budget
             && self.rate.ready(cx.now)
         {
-            let Some(slot) = self.slot(cx.slots, number).filter(|slot| {
-                slot.progress.state == SlotState::Started && !slot.op.is_read_or_atomic()
-            }) else {
+            let slot = self.slot(cx.slots, number);
+            let slot = slot.filter(|slot| slot.is_started() && !slot.op.is_read_or_atomic());
+            let Some(slot) = slot else {
                 return;
             };
             if slot.op.is_local() || psn.since(slot.progress.first_psn) >= slot.progress.packets {
@@ -169,8 +164,7 @@ impl Requester {
                 continue;
             }
             // A packet that cannot be sent now is retransmitted when nothing before it is missing.
-            let sent = self.send_again(cx, number, psn, &mut poll.progress);
-            if sent.is_err() {
+            if self.send_again(cx, poll, number, psn).is_err() {
                 return;
             }
             psn = psn.next();
@@ -178,32 +172,31 @@ impl Requester {
     }
 
     /// Retransmits a packet of the started work request at this counter value.
-    pub(super) fn send_again<E: RequesterEnv>(
+    pub(super) fn send_again(
         &mut self,
-        cx: &mut Ctx<'_, E>,
+        cx: &mut Ctx<'_, impl Env>,
+        poll: &mut Poll,
         number: u32,
         psn: Psn,
-        progress: &mut Progress,
     ) -> Result<(), TxError> {
         let Some(slot) = Self::slot_mut(cx.slots, number) else {
             return Err(TxError::Local(Fault::Malformed));
         };
         let packet = self.build(slot, psn, true);
         if let Err(error) = cx.env.transmit(&packet, slot) {
-            progress.more |= error == TxError::NoRoom;
+            poll.progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
         self.rate.sent(cx.now, packet.udp_payload_len(), 1);
         slot.progress.retried = true;
-        progress.sent = progress.sent.wrapping_add(1);
+        poll.progress.sent = poll.progress.sent.wrapping_add(1);
         self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
         Ok(())
     }
 
     /// Returns whether [`Requester::poll_transmit`] would do something now.
     pub(super) fn can_send<P>(&self, slots: &[SendSlot<P>]) -> bool {
-        let waits = self.waits_for_ready(self.send_psn);
-        if self.state != State::Ready || waits || self.next == self.head {
+        if self.state != State::Ready || self.waits_for_ready(self.send_psn) {
             return false;
         }
         match self.slot(slots, self.next) {
@@ -246,16 +239,15 @@ impl Requester {
     /// Returns the number of request packets sent and not acknowledged.
     #[inline]
     fn in_flight(&self) -> u32 {
-        self.send_psn
-            .since(self.una)
-            .saturating_sub(self.response_psns)
+        let outstanding = self.send_psn.since(self.una);
+        outstanding.saturating_sub(self.response_psns)
     }
 
     /// Returns how many packets from `send_psn` on, in the middle of a message, have the same
     /// headers and so form a burst.
     #[inline]
     fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
-        if slot.progress.state != SlotState::Started
+        if !slot.is_started()
             || at == 0
             || !slot.op.carries_data()
             || self.rnr_wait.is_some()
@@ -276,33 +268,25 @@ impl Requester {
             0 => middle,
             again => again,
         };
-        middle
-            .min(until_ackreq)
-            .min(room)
-            .min(alike)
-            .min(max)
-            .max(1)
+        let sendable = until_ackreq.min(room).min(max);
+        middle.min(alike).min(sendable).max(1)
     }
 
     /// Sends the packet at `send_psn`, or a burst of up to `max` packets. Returns how many were
     /// sent, and whether they ended the message or why the next one was not sent.
     #[inline]
-    fn send_packets<E: RequesterEnv>(
+    fn send_packets<E: Env>(
         &mut self,
         slot: &mut SendSlot<E::Local>,
         now: u64,
         max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
-        let started = slot.progress.state == SlotState::Started;
-        let first_psn = if started {
-            slot.progress.first_psn
-        } else {
-            self.send_psn
-        };
-        // If the driver has no room, the next attempt may start at another PSN.
-        slot.progress.first_psn = first_psn;
-        let at = self.send_psn.since(first_psn);
+        if !slot.is_started() {
+            // If the driver has no room, the next attempt may start at another PSN.
+            slot.progress.first_psn = self.send_psn;
+        }
+        let at = self.send_psn.since(slot.progress.first_psn);
         let last = slot.ends_at(at);
         let burst = self.burst_length(slot, at, max);
         let ackreq = burst == 1
@@ -318,31 +302,22 @@ impl Requester {
         };
         if sent != 0 {
             self.rate.sent(now, packet.udp_payload_len(), sent);
-            self.since_ackreq = if ackreq {
-                0
-            } else {
-                self.since_ackreq.wrapping_add(sent)
-            };
-            let psns = match slot.op {
-                SendOp::Read => slot.progress.packets.saturating_sub(at),
-                _ => sent,
-            };
-            self.note_sent(slot, now, sent, psns, ackreq);
+            self.note_sent(slot, now, sent, ackreq);
         }
         (sent, result.map(|()| last))
     }
 
-    /// Notes that `packets` packets from `send_psn` on were handed over. They take `psns` PSNs.
+    /// Notes that `packets` packets from `send_psn` on were handed over.
     #[inline]
-    fn note_sent<P>(
-        &mut self,
-        slot: &mut SendSlot<P>,
-        now: u64,
-        packets: u32,
-        psns: u32,
-        ackreq: bool,
-    ) {
-        if slot.progress.state != SlotState::Started {
+    fn note_sent<P>(&mut self, slot: &mut SendSlot<P>, now: u64, packets: u32, ackreq: bool) {
+        // A READ request takes a PSN for each response, but is one packet.
+        let psns = match slot.op {
+            SendOp::Read => slot.last_psn().next().since(self.send_psn),
+            _ => packets,
+        };
+        let since_ackreq = self.since_ackreq.wrapping_add(packets);
+        self.since_ackreq = if ackreq { 0 } else { since_ackreq };
+        if !slot.is_started() {
             slot.progress.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
@@ -354,7 +329,7 @@ impl Requester {
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
         } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
             // Not after a READ, whose time would be part of the sample.
-            self.rtt.time(self.send_psn, now);
+            self.rtt.timed.get_or_insert((self.send_psn, now));
         }
         let begins = self.send_psn == self.una;
         self.send_psn = self.send_psn.add(psns);
@@ -366,7 +341,6 @@ impl Requester {
                 self.rtt.flight_start = now;
                 self.window.count_from(self.una, now, false);
             }
-            // A READ request takes many PSNs but is one packet.
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
             if self.ack_deadline.is_none() {
                 self.arm_ack_timer(now);
@@ -397,7 +371,13 @@ impl Requester {
         };
         let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu), last);
         match self.service {
-            Service::Ud => packet.push(self.deth(slot).to_bytes()),
+            Service::Ud => {
+                // With the top bit set, it stands for the queue pair's own Q_Key.
+                let own = slot.rkey_or_qkey & 0x8000_0000 != 0;
+                let qkey = if own { self.qkey } else { slot.rkey_or_qkey };
+                let src_qpn = self.src_qpn;
+                packet.push(Deth { qkey, src_qpn }.to_bytes());
+            }
             Service::Xrc => {
                 let srqn = slot.remote_qpn;
                 packet.push(XrcEth { srqn }.to_bytes());
@@ -434,19 +414,6 @@ impl Requester {
         packet
     }
 
-    /// Returns the DETH. A Q_Key with the top bit set stands for the queue pair's own.
-    #[inline]
-    fn deth<P>(&self, slot: &SendSlot<P>) -> Deth {
-        let qkey = match slot.rkey_or_qkey {
-            controlled if controlled & 0x8000_0000 != 0 => self.qkey,
-            qkey => qkey,
-        };
-        Deth {
-            qkey,
-            src_qpn: self.src_qpn,
-        }
-    }
-
     #[inline]
     fn local_may_run<P>(&self, slot: &SendSlot<P>) -> bool {
         match slot.progress.state {
@@ -460,11 +427,11 @@ impl Requester {
 
     /// Executes a local operation, unless that was done before a retransmission. Returns whether
     /// the queue can go on.
-    fn run_local<E: RequesterEnv>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
+    fn run_local<E: Env>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
         if !self.local_may_run(slot) {
             return false;
         }
-        if slot.progress.state == SlotState::Started {
+        if slot.is_started() {
             return true;
         }
         // It has a position among the PSNs, but takes none.
@@ -476,23 +443,12 @@ impl Requester {
             }
             Err(_) => SlotState::Failed(Status::LocQpOp),
         };
-        slot.progress.state == SlotState::Started
+        slot.is_started()
     }
 
     /// Completes every work request handed over (UC and UD).
-    fn complete_sent<E: RequesterEnv>(&mut self, cx: &mut Ctx<'_, E>) {
-        while self.tail != self.next && self.complete_tail(cx.slots, Status::Success, 0, cx.env) {}
-    }
-
-    /// Restarts transmission at the oldest unacknowledged packet.
-    pub(super) fn rewind(&mut self) {
-        self.next = self.tail;
-        self.credits.rewound();
-        self.send_psn = self.una;
-        self.response_psns = 0;
-        self.since_ackreq = 0;
-        self.ack_deadline = None;
-        self.recovery_rewound();
+    fn complete_sent(&mut self, cx: &mut Ctx<'_, impl Env>) {
+        while self.tail != self.next && self.complete_tail(cx, Status::Success, 0) {}
     }
 
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
@@ -509,12 +465,8 @@ impl Requester {
             _ if self.mode == RecoveryMode::Strict => 3,
             _ => 4,
         };
-        self.ack_deadline = match self.ack_timeout {
-            Some(timeout) if self.una != self.max_psn => {
-                Some(now.saturating_add(timeout.saturating_mul(factor)))
-            }
-            _ => None,
-        };
+        let timeout = self.ack_timeout.filter(|_| self.una != self.max_psn);
+        self.ack_deadline = timeout.map(|time| now.saturating_add(time.saturating_mul(factor)));
     }
 
     /// Returns whether this PSN was sent and is not acknowledged.
@@ -532,7 +484,6 @@ impl<P> SendSlot<P> {
         self.progress.packets.saturating_sub(at) <= 1 || self.op == SendOp::Read
     }
 
-    /// Returns the payload of a request packet at this offset.
     #[inline]
     fn payload(&self, offset: u32, mtu: Mtu) -> Payload {
         if !self.op.carries_data() {

@@ -27,28 +27,21 @@ const LOSS_FREE: u32 = 256;
 /// Minimum time of a measurement in nanoseconds: on a short path a burst lasts several round trips.
 const MIN_MEASUREMENT: u64 = 2_000_000;
 
-/// Start of a count of acknowledged packets.
-#[derive(Clone, Copy, Debug, Default)]
-struct AckCount {
-    /// Time of the start, in nanoseconds.
-    since: u64,
-    from: Psn,
-    /// A packet was lost: packets that had arrived earlier may be counted only now.
-    disturbed: bool,
-}
-
 /// The window of a requester, in packets.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    size: u32,
+    pub(super) size: u32,
     /// Measured capacity of the path, in packets.
     capacity: u32,
     /// Shortest round trip at the time of that measurement, in nanoseconds.
     round_trip: u64,
     /// Packets acknowledged since the last loss.
     loss_free: u32,
-    /// The count in progress that measures the capacity.
-    ack_count: AckCount,
+    /// Start of the count of acknowledged packets that measures the capacity, in nanoseconds.
+    count_since: u64,
+    count_from: Psn,
+    /// A packet was lost: packets that had arrived earlier may be counted only now.
+    disturbed: bool,
 }
 
 impl Default for Window {
@@ -58,7 +51,9 @@ impl Default for Window {
             capacity: 0,
             round_trip: 0,
             loss_free: 0,
-            ack_count: AckCount::default(),
+            count_since: 0,
+            count_from: Psn::default(),
+            disturbed: false,
         }
     }
 }
@@ -99,16 +94,6 @@ impl Window {
         self.size = MIN_WINDOW.max(self.capacity);
     }
 
-    /// Restores the window: the peer turned out to keep out-of-order packets.
-    pub(super) fn on_peer_buffers(&mut self) {
-        self.size = WINDOW;
-    }
-
-    /// Halves the window after a queue overflow, for a peer that keeps out-of-order packets.
-    pub(super) fn on_overflow(&mut self) {
-        self.size = (self.size >> 1).max(WINDOW);
-    }
-
     /// Halves the window after a loss, for a peer that drops out-of-order packets.
     pub(super) fn on_loss(&mut self) {
         self.loss_free = 0;
@@ -126,23 +111,18 @@ impl Window {
         };
         // On a short path, whose capacity is about one burst, the measured value may be just a
         // burst.
-        let burst = self
-            .capacity
-            .saturating_mul(4)
-            .saturating_sub(MIN_WINDOW << 1);
-        let twice = self.capacity.saturating_mul(2).min(burst);
-        let max = MIN_WINDOW.max(twice).max(self.size);
+        let twice = self.capacity.saturating_mul(2);
+        let burst = (twice.saturating_mul(2)).saturating_sub(MIN_WINDOW << 1);
+        let max = twice.min(burst).max(MIN_WINDOW).max(self.size);
         self.size = self.size.saturating_add(more).min(max);
     }
 
     /// Starts a count of acknowledged packets.
     #[inline]
     pub(super) fn count_from(&mut self, una: Psn, now: u64, disturbed: bool) {
-        self.ack_count = AckCount {
-            since: now,
-            from: una,
-            disturbed,
-        };
+        self.count_since = now;
+        self.count_from = una;
+        self.disturbed = disturbed;
     }
 
     /// Notes that everything before `una` has been acknowledged. `min_rtt` is the shortest round
@@ -153,35 +133,28 @@ impl Window {
     /// that they never run empty.) For a peer that drops out-of-order packets it grows to the
     /// capacity only.
     pub(super) fn count(&mut self, una: Psn, now: u64, min_rtt: u64, disturbed: bool, drops: bool) {
-        let time = now.saturating_sub(self.ack_count.since);
+        let time = now.saturating_sub(self.count_since);
         if time == 0 {
             // These were acknowledged before the count began.
-            self.ack_count.from = una;
+            self.count_from = una;
             return;
         }
         // One round trip may be a burst. Over a longer time, packets that had arrived earlier
         // matter little.
-        let round_trips = if self.ack_count.disturbed { 4 } else { 2 };
+        let round_trips = if self.disturbed { 4 } else { 2 };
         let steady = if drops { MIN_MEASUREMENT } else { 0 };
         if min_rtt == 0 || time < min_rtt.saturating_mul(round_trips).max(steady) {
             return;
         }
-        let acknowledged = u64::from(una.since(self.ack_count.from));
-        let measured = acknowledged
-            .saturating_mul(min_rtt)
-            .checked_div(time)
-            .unwrap_or(0);
+        let acknowledged = u64::from(una.since(self.count_from)).saturating_mul(min_rtt);
+        let measured = acknowledged.checked_div(time).unwrap_or(0);
         let measured = measured.min(u64::from(MAX_WINDOW >> 1)) as u32;
         if measured >= self.capacity {
             self.capacity = measured;
             self.round_trip = min_rtt;
         }
-        let wanted = if drops {
-            measured
-        } else {
-            measured.saturating_mul(2)
-        };
-        self.size = self.size.max(wanted);
+        let size = measured.saturating_mul(if drops { 1 } else { 2 });
+        self.size = self.size.max(size);
         self.count_from(una, now, disturbed);
     }
 }

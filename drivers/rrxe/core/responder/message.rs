@@ -4,10 +4,13 @@
 //! lengths).
 
 use super::{
-    Message, RecvCompletion, RecvOpcode, RemoteAccess, ResourceRing, Responder, ResponderEnv,
+    Message, RecvCompletion, RecvOpcode, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
 };
-use crate::wire::Operation;
+use crate::wire::{Operation, Reth};
 use crate::{requester, Ext, Fault, Packet, Service, Status};
+
+/// Result of the execution of a request.
+pub(super) type Result<T = ()> = core::result::Result<T, Refusal>;
 
 /// Reason for not executing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +67,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns the length of the current receive work request, or of the next one of the packet's
     /// queue, which becomes the current one.
     #[inline]
-    pub(super) fn current_recv<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        env: &mut E,
-    ) -> Result<u32, Refusal> {
+    pub(super) fn current_recv(&mut self, packet: &Packet, env: &mut impl Env) -> Result<u32> {
         if self.recv.is_none() {
             self.recv = match self.service {
                 // An error means that the queue does not exist, or not for this queue pair
@@ -84,11 +83,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Executes a packet of a SEND or WRITE whose PSN has been checked.
     #[inline]
-    pub(super) fn on_send_or_write<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
+    pub(super) fn on_send_or_write(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         let part = MessagePart::of(packet.operation).ok_or(Refusal::Invalid)?;
         // G-04. Only packets in the middle of a message form a burst.
         let max = self.mtu.bytes().saturating_mul(packet.packets);
@@ -108,12 +103,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     #[inline]
-    fn on_send<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        part: MessagePart,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
+    fn on_send(&mut self, packet: &Packet, part: MessagePart, env: &mut impl Env) -> Result {
         let received = match (self.message, part.is_first) {
             (Message::None, true) => 0,
             (Message::Send { received, xrc_srqn }, false) if xrc_srqn == packet.xrc_srqn => {
@@ -144,50 +134,21 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// Returns the R_Key and the address for the payload of a WRITE packet, the number of bytes
-    /// from this packet on, and the length of the whole message.
     #[inline]
-    fn write_target(&self, ext: Ext, is_first: bool) -> Option<(u32, u64, u32, u32)> {
-        match (ext, self.message, is_first) {
-            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None, true) => {
-                Some((reth.rkey, reth.va, reth.len, reth.len))
-            }
-            (
-                _,
-                Message::Write {
-                    rkey,
-                    va,
-                    left,
-                    total,
-                },
-                false,
-            ) => Some((rkey, va, left, total)),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn on_write<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        part: MessagePart,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
+    fn on_write<E: Env>(&mut self, packet: &Packet, part: MessagePart, env: &mut E) -> Result {
         if !self.allow_write {
             return Err(Refusal::Invalid);
         }
-        let len = packet.payload_len;
-        let (rkey, va, left, total) = self
-            .write_target(packet.ext, part.is_first)
-            .ok_or(Refusal::Invalid)?;
+        let (rest, total) = match (packet.ext, self.message, part.is_first) {
+            (Ext::Reth(reth) | Ext::RethImm(reth, _), Message::None, true) => (reth, reth.len),
+            (_, Message::Write { rest, total }, false) => (rest, total),
+            _ => return Err(Refusal::Invalid),
+        };
+        let (rkey, va, len) = (rest.rkey, rest.va, packet.payload_len);
         // G-08: the payloads must add up to exactly the announced length, with at least one byte
         // left for the last packet.
-        let enough = if part.is_last {
-            len == left
-        } else {
-            len < left
-        };
-        if !enough || total > requester::MAX_MESSAGE {
+        let is_end = len == rest.len;
+        if len > rest.len || is_end != part.is_last || total > requester::MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
         // G-09: an access to 0 bytes does not check the key.
@@ -205,12 +166,9 @@ impl<R: ResourceRing> Responder<R> {
         }
         if !part.is_last {
             let va = va.wrapping_add(u64::from(len));
-            self.message = Message::Write {
-                rkey,
-                va,
-                left: left.saturating_sub(len),
-                total,
-            };
+            let len = rest.len.saturating_sub(len);
+            let rest = Reth { va, rkey, len };
+            self.message = Message::Write { rest, total };
             return Ok(());
         }
         if with_imm {
@@ -229,12 +187,12 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Completes the current receive work request with success.
     #[inline]
-    pub(super) fn complete<E: ResponderEnv>(
+    pub(super) fn complete(
         &mut self,
         packet: &Packet,
         opcode: RecvOpcode,
         byte_len: u32,
-        env: &mut E,
+        env: &mut impl Env,
     ) {
         let mut completion = RecvCompletion {
             opcode,

@@ -14,7 +14,7 @@ mod transmit;
 use crate::congestion::{self, RateLimiter};
 use crate::psn::Psn;
 use crate::reorder;
-use crate::wire::{Class, Syndrome};
+use crate::wire::{Reth, Syndrome};
 use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
@@ -28,14 +28,16 @@ pub const MAX_RESOURCES: usize = 128;
 
 /// Storage of a responder's resources, of which it uses at most [`MAX_RESOURCES`]. The default is
 /// empty.
-pub trait ResourceRing: DerefMut<Target = [Resource<Self::Domain>]> + Default {
-    /// [`ResponderEnv::Domain`].
-    type Domain: Copy + Default;
-}
+pub trait ResourceRing: DerefMut<Target = [Resource]> + Default {}
 
-impl<D: Copy + Default, R: DerefMut<Target = [Resource<D>]> + Default> ResourceRing for R {
-    type Domain = D;
-}
+impl<R: DerefMut<Target = [Resource]> + Default> ResourceRing for R {}
+
+/// Identity of a protection domain, which the driver assigns. The default is that of no domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainId(
+    /// The driver's number.
+    pub u64,
+);
 
 /// Kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,17 +79,18 @@ pub enum AtomicOp {
 }
 
 /// Operation that consumed a receive work request. The values are those of `enum ibv_wc_opcode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecvOpcode {
     /// A SEND.
+    #[default]
     Recv = 128,
     /// An RDMA WRITE with immediate data.
     RecvRdmaWithImm = 129,
 }
 
 /// The result of a receive work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvCompletion {
     /// The status.
     pub status: Status,
@@ -107,15 +110,10 @@ pub struct RecvCompletion {
 
 impl RecvCompletion {
     /// Returns the result of a receive work request that received nothing.
-    pub const fn new(status: Status) -> RecvCompletion {
+    pub fn new(status: Status) -> RecvCompletion {
         RecvCompletion {
             status,
-            opcode: RecvOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            solicited: false,
-            src_qp: 0,
+            ..RecvCompletion::default()
         }
     }
 }
@@ -140,9 +138,6 @@ pub enum ResponderEvent {
 
 /// Operations that the responder needs from the driver.
 pub trait ResponderEnv {
-    /// The identity of a protection domain.
-    type Domain;
-
     /// Takes the next receive work request, the current one until [`ResponderEnv::complete_recv`].
     /// Returns the length of its scatter list in bytes; `None` if the receive queue is empty.
     fn fetch_recv(&mut self) -> Option<u32>;
@@ -159,7 +154,7 @@ pub trait ResponderEnv {
         va: u64,
         len: u32,
         access: RemoteAccess,
-    ) -> Result<Self::Domain, Fault>;
+    ) -> Result<DomainId, Fault>;
 
     /// Copies the whole payload of the packet being handled to the region. Checks the peer's write
     /// access again.
@@ -210,7 +205,7 @@ pub trait ResponderEnv {
         &mut self,
         packet: &TxPacket,
         count: u32,
-        _domain: Self::Domain,
+        _domain: DomainId,
     ) -> (u32, Result<(), TxError>) {
         packet.for_each_in_burst(count, |packet| self.transmit(packet))
     }
@@ -245,11 +240,8 @@ enum Message {
     },
     /// An RDMA WRITE.
     Write {
-        rkey: u32,
-        /// Address of the next byte.
-        va: u64,
-        /// Bytes still to come.
-        left: u32,
+        /// The remote memory of the bytes still to come.
+        rest: Reth,
         /// Total length in bytes.
         total: u32,
     },
@@ -347,13 +339,6 @@ impl<R: ResourceRing> Responder<R> {
         self.epsn = Psn::new(psn);
     }
 
-    /// Replaces the resource storage, which has room for all READs and atomics that the peer may
-    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there.
-    /// Returns the old storage.
-    pub fn set_resources(&mut self, resources: R) -> R {
-        self.resources.replace(resources)
-    }
-
     /// Sets the accesses that the peer is granted (G-13).
     pub fn set_access(&mut self, read: bool, write: bool, atomic: bool) {
         self.allow_read = read;
@@ -392,7 +377,7 @@ impl<R: ResourceRing> Responder<R> {
     /// driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let timeouts = [self.rate.wakeup, self.ack_policy.deadline()];
+        let timeouts = [self.rate.wakeup, self.ack_policy.until];
         timeouts.into_iter().flatten().min()
     }
 
@@ -400,7 +385,7 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     fn is_mine(&self, packet: &Packet) -> bool {
         self.state == State::Ready
-            && packet.bth.opcode.class() == Class::of(self.service)
+            && packet.bth.opcode.service() == Some(self.service)
             && !packet.is_response()
     }
 
@@ -438,7 +423,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Completes the current receive work request with an error. Returns whether there was one.
-    fn fail_recv<E: ResponderEnv>(&mut self, status: Status, env: &mut E) -> bool {
+    fn fail_recv(&mut self, status: Status, env: &mut impl ResponderEnv) -> bool {
         if self.recv.take().is_none() {
             return false;
         }

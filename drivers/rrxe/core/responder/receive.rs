@@ -2,8 +2,10 @@
 
 //! Receive direction of the responder: checks packets, and handles errors.
 
-use super::message::{MessagePart, Refusal};
-use super::{Message, RecvOpcode, ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
+use super::message::{MessagePart, Refusal, Result};
+use super::{
+    Message, RecvOpcode, ResourceRing, Responder, ResponderEnv as Env, ResponderEvent, State,
+};
 use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
@@ -14,12 +16,7 @@ pub const GRH_LEN: u32 = 40;
 
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
-    pub fn handle_packet<E: ResponderEnv<Domain = R::Domain>>(
-        &mut self,
-        now: u64,
-        packet: &Packet,
-        env: &mut E,
-    ) -> Outcome {
+    pub fn handle_packet(&mut self, now: u64, packet: &Packet, env: &mut impl Env) -> Outcome {
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
@@ -78,7 +75,7 @@ impl<R: ResourceRing> Responder<R> {
                 length.min(requester::MAX_MESSAGE).saturating_sub(received)
             }
             // At least one byte must be left for the last packet.
-            (Operation::WriteMiddle, Message::Write { left, .. }, _) => left.saturating_sub(1),
+            (Operation::WriteMiddle, Message::Write { rest, .. }, _) => rest.len.saturating_sub(1),
             _ => 0,
         };
         room.checked_div(mtu).unwrap_or(0).max(1)
@@ -122,7 +119,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Reports the first request of the peer that is expected, and so not stale or forged (J-21).
     #[inline]
-    fn established<E: ResponderEnv>(&mut self, env: &mut E) {
+    fn established(&mut self, env: &mut impl Env) {
         if !self.established {
             self.established = true;
             env.event(ResponderEvent::CommEstablished);
@@ -140,17 +137,12 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Executes the expected request of a reliable connection.
     #[inline]
-    fn execute<E: ResponderEnv<Domain = R::Domain>>(
-        &mut self,
-        packet: &Packet,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
+    fn execute(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         use Operation as O;
-        match (packet.operation, packet.ext) {
-            (O::ReadRequest, Ext::Reth(reth)) => self.on_read(packet, reth, env),
-            (O::CompareSwap | O::FetchAdd, Ext::Atomic(eth)) => self.on_atomic(packet, eth, env),
-            (O::Flush, Ext::Flush(feth, reth)) => self.on_flush(packet, feth, reth, env),
-            (O::AtomicWrite, Ext::Reth(reth)) => self.on_atomic_write(packet, reth, env),
+        match packet.operation {
+            O::ReadRequest | O::CompareSwap | O::FetchAdd | O::Flush | O::AtomicWrite => {
+                self.on_read_or_atomic(packet, env)
+            }
             // This refuses all other operations.
             _ => {
                 self.on_send_or_write(packet, env)?;
@@ -163,13 +155,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Prepares the answer of a reliable connection to a request.
     #[inline]
-    fn answer<T: ResponderEnv>(
-        &mut self,
-        now: u64,
-        packet: &Packet,
-        result: Result<(), Refusal>,
-        env: &mut T,
-    ) -> Outcome {
+    fn answer(&mut self, now: u64, packet: &Packet, result: Result, env: &mut impl Env) -> Outcome {
         use {NakCode as N, ResponderEvent as E};
         let refusal = match result {
             Ok(()) => {
@@ -220,7 +206,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends
     /// the message (H-03, H-04).
-    fn on_unreliable<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
+    fn on_unreliable(&mut self, packet: &Packet, env: &mut impl Env) -> Outcome {
         if MessagePart::of(packet.operation).is_some_and(|part| part.is_first) {
             // The receive work request of a broken SEND stays current and is reused (H-05).
             self.message = Message::None;
@@ -234,20 +220,19 @@ impl<R: ResourceRing> Responder<R> {
         match self.on_send_or_write(packet, env) {
             Ok(()) => Outcome::default(),
             Err(Refusal::Local(fault)) => self.fail(fault, env),
-            Err(Refusal::Access) => {
+            Err(refusal) => {
                 self.message = Message::None;
+                if refusal != Refusal::Access {
+                    return self.drop_packet();
+                }
                 self.count_wrong_key();
                 Outcome::default()
-            }
-            Err(_) => {
-                self.message = Message::None;
-                self.drop_packet()
             }
         }
     }
 
     /// Enters the Error state: the receive work request of an unreliable service has failed.
-    fn fail<E: ResponderEnv>(&mut self, fault: Fault, env: &mut E) -> Outcome {
+    fn fail(&mut self, fault: Fault, env: &mut impl Env) -> Outcome {
         self.fail_recv(fault.status(), env);
         self.state = State::Error;
         Outcome {
@@ -256,8 +241,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Handles a datagram.
-    fn on_datagram<E: ResponderEnv>(&mut self, packet: &Packet, env: &mut E) -> Outcome {
+    fn on_datagram(&mut self, packet: &Packet, env: &mut impl Env) -> Outcome {
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = packet.ext else {
             return self.drop_packet();
         };

@@ -3,26 +3,27 @@
 //! READs and atomics: their execution, and the state for answering them, and for answering
 //! duplicates (the responder resources of IBA 9.7.4).
 
-use super::message::Refusal;
+use super::message::{Refusal, Result};
 use super::{
-    AtomicOp, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv, MAX_RESOURCES,
+    AtomicOp, DomainId, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
+    MAX_RESOURCES,
 };
 use crate::psn::Psn;
+use crate::requester::{ATOMIC_WRITE_LEN, MAX_MESSAGE};
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
-use crate::{requester, Ext, Outcome, Packet};
+use crate::{Ext, Outcome, Packet};
 
 /// Content of a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind<D> {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
     /// Unused.
+    #[default]
     Empty,
     /// A READ. A duplicate executes it again.
     Read {
-        rkey: u32,
-        va: u64,
-        len: u32,
+        reth: Reth,
         /// The protection domain under which it was accepted, if it reads anything.
-        domain: D,
+        domain: DomainId,
     },
     /// An atomic and its result. A duplicate must not execute it again.
     Atomic {
@@ -35,10 +36,10 @@ pub(super) enum Kind<D> {
     Done { operation: Operation, ext: Ext },
 }
 
-/// State of an accepted READ or atomic. `D` is the driver's identity of a protection domain.
-#[derive(Clone, Copy, Debug)]
-pub struct Resource<D = ()> {
-    pub(super) kind: Kind<D>,
+/// State of an accepted READ or atomic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resource {
+    pub(super) kind: Kind,
     /// PSN of the request and of its first response packet.
     pub(super) first: Psn,
     /// Number of response packets.
@@ -47,21 +48,8 @@ pub struct Resource<D = ()> {
     pub(super) start: u32,
     /// Index of the next packet to send.
     pub(super) at: u32,
-    /// The last response packet was sent at least once.
-    pub(super) answered: bool,
-}
-
-impl<D> Default for Resource<D> {
-    fn default() -> Resource<D> {
-        Resource {
-            kind: Kind::Empty,
-            first: Psn::new(0),
-            packets: 0,
-            start: 0,
-            at: 0,
-            answered: true,
-        }
-    }
+    /// The last response packet was never sent.
+    pub(super) unanswered: bool,
 }
 
 /// Ring of the latest READs and atomics.
@@ -76,58 +64,20 @@ pub(super) struct Resources<R> {
 }
 
 impl<R: ResourceRing> Resources<R> {
-    fn new(mut ring: R) -> Resources<R> {
-        ring.fill(Resource::default());
-        Resources {
-            ring,
-            pending: 0,
-            head: 0,
-        }
-    }
-
     /// Returns the number of requests that the peer may have outstanding.
     #[inline]
     fn limit(&self) -> u8 {
         self.ring.len().min(MAX_RESOURCES) as u8
     }
 
-    /// Moves the newest resources to another ring, and returns the old one.
-    pub(super) fn replace(&mut self, ring: R) -> R {
-        let old = core::mem::replace(self, Resources::new(ring));
-        let (places, limit) = (old.limit(), self.limit());
-        let kept = places.min(limit);
-        for age in (1..=kept).rev() {
-            let from = old.newest(age);
-            let to = usize::from(self.head);
-            let resource = old.get(from).copied();
-            if let (Some(resource), Some(to)) = (resource, self.ring.get_mut(to)) {
-                *to = resource;
-                if old.pending & Self::bit(from) != 0 {
-                    self.pending |= Self::bit(self.head);
-                }
-            }
-            self.advance_head();
-        }
-        old.ring
-    }
-
     /// Returns the index of the `age`-th newest resource, with `age` from 1 to the length of the
     /// ring.
     #[inline]
     fn newest(&self, age: u8) -> u8 {
-        match self.head.checked_sub(age) {
-            Some(index) => index,
-            None => self.head.wrapping_add(self.limit()).wrapping_sub(age),
-        }
+        let wrapped = self.head.wrapping_add(self.limit()).wrapping_sub(age);
+        self.head.checked_sub(age).unwrap_or(wrapped)
     }
 
-    #[inline]
-    fn advance_head(&mut self) {
-        let next = self.head.wrapping_add(1);
-        self.head = if next >= self.limit() { 0 } else { next };
-    }
-
-    /// Forgets all resources.
     pub(super) fn clear(&mut self) {
         self.ring.fill(Resource::default());
         self.pending = 0;
@@ -139,50 +89,41 @@ impl<R: ResourceRing> Resources<R> {
         self.pending != 0
     }
 
-    #[inline]
-    const fn bit(index: u8) -> u128 {
-        1u128.wrapping_shl(index as u32)
-    }
-
     /// Returns whether there is room: not while the oldest resource waits for its first answer
     /// (C-14, C-15). A peer that sends a new request has received the answer to a duplicate.
     fn has_room(&self) -> bool {
-        self.get(self.head).is_some_and(|oldest| oldest.answered)
+        self.get(self.head).is_some_and(|oldest| !oldest.unanswered)
     }
 
-    /// Stores a READ or atomic that awaits its answer.
-    fn push(&mut self, kind: Kind<R::Domain>, first: Psn, packets: u32) {
-        let index = self.head;
-        if let Some(place) = self.ring.get_mut(usize::from(index)) {
-            *place = Resource {
-                kind,
-                first,
-                packets,
-                start: 0,
-                at: 0,
-                answered: false,
-            };
-            self.pending |= Self::bit(index);
-            self.advance_head();
+    /// Stores a READ or atomic, which awaits an answer if it is `pending`.
+    fn push(&mut self, resource: Resource, pending: bool) {
+        if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
+            *place = resource;
+            if pending {
+                self.pending |= bit(self.head);
+            }
+            let next = self.head.wrapping_add(1);
+            self.head = if next >= self.limit() { 0 } else { next };
         }
     }
 
-    /// Returns the oldest resource that awaits an answer.
+    /// Returns the oldest resource that awaits an answer, and its index.
     #[inline]
-    pub(super) fn oldest_pending(&self) -> Option<u8> {
+    pub(super) fn oldest_pending(&self) -> Option<(u8, Resource)> {
         if self.pending == 0 {
             return None;
         }
         // Search from the oldest, at `head`, to the end of the ring, and then from its start.
         let from_head = self.pending.wrapping_shr(u32::from(self.head));
-        Some(match from_head {
+        let index = match from_head {
             0 => self.pending.trailing_zeros() as u8,
             bits => self.head.wrapping_add(bits.trailing_zeros() as u8),
-        })
+        };
+        Some((index, *self.get(index)?))
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u8) -> Option<&Resource<R::Domain>> {
+    fn get(&self, index: u8) -> Option<&Resource> {
         self.ring.get(usize::from(index))
     }
 
@@ -194,14 +135,14 @@ impl<R: ResourceRing> Resources<R> {
         };
         resource.at = resource.at.wrapping_add(packets);
         if resource.at >= resource.packets {
-            resource.answered = true;
-            self.pending &= !Self::bit(index);
+            resource.unanswered = false;
+            self.pending &= !bit(index);
         }
     }
 
     /// Forgets a resource that cannot be answered anymore.
     pub(super) fn forget(&mut self, index: u8) {
-        self.pending &= !Self::bit(index);
+        self.pending &= !bit(index);
         if let Some(resource) = self.ring.get_mut(usize::from(index)) {
             *resource = Resource::default();
         }
@@ -210,7 +151,7 @@ impl<R: ResourceRing> Resources<R> {
     /// Schedules the answer to a duplicate request. `accept` compares the request, which starts at
     /// a packet index, with the stored one. Only the newest resource with this PSN counts: an older
     /// one is from before a PSN wrap.
-    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind<R::Domain>, u32) -> bool) -> bool {
+    fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
             let index = self.newest(age);
             let Some(resource) = self.ring.get_mut(usize::from(index)) else {
@@ -225,7 +166,7 @@ impl<R: ResourceRing> Resources<R> {
             }
             resource.start = at;
             resource.at = at;
-            self.pending |= Self::bit(index);
+            self.pending |= bit(index);
             return true;
         }
         false
@@ -233,93 +174,97 @@ impl<R: ResourceRing> Resources<R> {
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// Returns whether the request is allowed, is not inside another message, and can be stored.
-    fn may_keep(&self, allowed: bool) -> bool {
-        allowed && self.message == Message::None && self.resources.has_room()
+    /// Replaces the resource storage, which has room for all READs and atomics that the peer may
+    /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there.
+    /// Returns the old storage.
+    pub fn set_resources(&mut self, ring: R) -> R {
+        let mut new = Resources {
+            ring,
+            ..Resources::default()
+        };
+        new.clear();
+        let old = &self.resources;
+        let kept = old.limit().min(new.limit());
+        for age in (1..=kept).rev() {
+            let from = old.newest(age);
+            if let Some(resource) = old.get(from) {
+                new.push(*resource, old.pending & bit(from) != 0);
+            }
+        }
+        core::mem::replace(&mut self.resources, new).ring
     }
 
-    /// Handles a READ, the expected request.
-    pub(super) fn on_read<E: ResponderEnv<Domain = R::Domain>>(
-        &mut self,
-        packet: &Packet,
-        reth: Reth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
-        let valid = self.may_keep(self.allow_read)
-            && packet.payload_len == 0
-            && reth.len <= requester::MAX_MESSAGE;
-        if !valid {
+    /// Executes a READ, atomic, FLUSH or atomic write, the expected request, and keeps its answer.
+    pub(super) fn on_read_or_atomic(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
+        use Operation as O;
+        let (operation, ext, len) = (packet.operation, packet.ext, packet.payload_len);
+        let has_room = match operation {
+            O::Flush => self.resources.limit() != 0,
+            _ => self.resources.has_room(),
+        };
+        if self.message != Message::None || !has_room {
             return Err(Refusal::Invalid);
         }
-        // G-09
-        let domain = match reth.len {
-            0 => R::Domain::default(),
-            len => env
-                .check_remote(reth.rkey, reth.va, len, RemoteAccess::Read)
-                .map_err(|_| Refusal::Access)?,
-        };
-        let kind = Kind::Read {
-            rkey: reth.rkey,
-            va: reth.va,
-            len: reth.len,
-            domain,
-        };
-        self.accept(kind, self.mtu.packets(reth.len));
-        Ok(())
-    }
-
-    /// Handles an atomic, the expected request.
-    pub(super) fn on_atomic<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        eth: AtomicEth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
-        let valid = self.may_keep(self.allow_atomic)
-            && packet.payload_len == 0
+        let refused = |_| Refusal::Access;
+        let kind = match (operation, ext) {
+            (O::ReadRequest, Ext::Reth(reth))
+                if self.allow_read && len == 0 && reth.len <= MAX_MESSAGE =>
+            {
+                let domain = match reth.len {
+                    // G-09
+                    0 => Ok(DomainId::default()),
+                    len => env.check_remote(reth.rkey, reth.va, len, RemoteAccess::Read),
+                };
+                let domain = domain.map_err(refused)?;
+                Kind::Read { reth, domain }
+            }
             // G-14
-            && eth.va & 7 == 0;
-        if !valid {
-            return Err(Refusal::Invalid);
-        }
-        let op = atomic_op(packet.operation, eth);
-        let original = env
-            .atomic(eth.rkey, eth.va, op)
-            .map_err(|_| Refusal::Access)?;
-        let kind = Kind::Atomic {
-            rkey: eth.rkey,
-            va: eth.va,
-            op,
-            original,
+            (O::CompareSwap | O::FetchAdd, Ext::Atomic(eth))
+                if self.allow_atomic && len == 0 && eth.va & 7 == 0 =>
+            {
+                let op = atomic_op(operation, eth);
+                Kind::Atomic {
+                    rkey: eth.rkey,
+                    va: eth.va,
+                    op,
+                    original: env.atomic(eth.rkey, eth.va, op).map_err(refused)?,
+                }
+            }
+            // G-25
+            (O::AtomicWrite, Ext::Reth(reth))
+                if self.allow_write
+                    && (len, reth.len) == (ATOMIC_WRITE_LEN, ATOMIC_WRITE_LEN)
+                    && reth.va & 7 == 0 =>
+            {
+                env.atomic_write(reth.rkey, reth.va).map_err(refused)?;
+                Kind::Done { operation, ext }
+            }
+            // G-26
+            (O::Flush, Ext::Flush(feth, reth)) if len == 0 => {
+                let flush = self.accept_flush(feth, reth)?;
+                // G-09 covers READ and WRITE only: an empty FLUSH does check the key.
+                env.flush(reth.rkey, flush).map_err(refused)?;
+                Kind::Done { operation, ext }
+            }
+            _ => return Err(Refusal::Invalid),
         };
-        self.accept(kind, 1);
+        self.accept(kind);
         Ok(())
     }
 
-    /// Handles a FLUSH, the expected request.
-    pub(super) fn on_flush<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        feth: Feth,
-        reth: Reth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
+    /// Returns the guarantees and the range of a FLUSH, if it is allowed and can be stored.
+    fn accept_flush(&self, feth: Feth, reth: Reth) -> Result<Flush> {
         let global = feth.placement & Feth::GLOBAL != 0;
         let persistent = feth.placement & Feth::PERSISTENT != 0;
         let range = match feth.level {
-            Feth::RANGE if reth.len < requester::MAX_MESSAGE => Some((reth.va, reth.len)),
+            Feth::RANGE if reth.len < MAX_MESSAGE => Some((reth.va, reth.len)),
             // Address and length are ignored.
             Feth::REGION => None,
             _ => return Err(Refusal::Invalid),
         };
-        let valid = self.message == Message::None
-            // G-26
-            && packet.payload_len == 0
-            && (global || persistent)
-            && (!global || self.allow_flush_global)
-            && (!persistent || self.allow_flush_persistent)
-            && self.resources.limit() != 0;
-        if !valid {
+        let forbidden =
+            global && !self.allow_flush_global || persistent && !self.allow_flush_persistent;
+        if forbidden || !(global || persistent) {
             return Err(Refusal::Invalid);
         }
         // Unlike a READ (C-14), it is not refused: rdma_rxe sends FLUSHes without counting them as
@@ -327,51 +272,28 @@ impl<R: ResourceRing> Responder<R> {
         if !self.resources.has_room() {
             return Err(Refusal::Busy);
         }
-        let flush = Flush {
+        Ok(Flush {
             global,
             persistent,
             range,
-        };
-        // G-09 covers READ and WRITE only: an empty FLUSH does check the key.
-        env.flush(reth.rkey, flush).map_err(|_| Refusal::Access)?;
-        self.done(packet);
-        Ok(())
+        })
     }
 
-    /// Handles an atomic write, the expected request. It requires WRITE access.
-    pub(super) fn on_atomic_write<E: ResponderEnv>(
-        &mut self,
-        packet: &Packet,
-        reth: Reth,
-        env: &mut E,
-    ) -> Result<(), Refusal> {
-        let valid = self.may_keep(self.allow_write)
-            // G-25
-            && packet.payload_len == requester::ATOMIC_WRITE_LEN
-            && reth.len == requester::ATOMIC_WRITE_LEN
-            && reth.va & 7 == 0;
-        if !valid {
-            return Err(Refusal::Invalid);
-        }
-        env.atomic_write(reth.rkey, reth.va)
-            .map_err(|_| Refusal::Access)?;
-        self.done(packet);
-        Ok(())
-    }
-
-    /// Stores an executed FLUSH or atomic write.
-    fn done(&mut self, packet: &Packet) {
-        let kind = Kind::Done {
-            operation: packet.operation,
-            ext: packet.ext,
-        };
-        self.accept(kind, 1);
-    }
-
-    /// Stores an accepted request, and advances past it. Its response acknowledges everything
+    /// Stores an executed request, and advances past it. Its response acknowledges everything
     /// before it.
-    fn accept(&mut self, kind: Kind<R::Domain>, packets: u32) {
-        self.resources.push(kind, self.epsn, packets);
+    fn accept(&mut self, kind: Kind) {
+        let packets = match kind {
+            Kind::Read { reth, .. } => self.mtu.packets(reth.len),
+            _ => 1,
+        };
+        let resource = Resource {
+            kind,
+            first: self.epsn,
+            packets,
+            unanswered: true,
+            ..Resource::default()
+        };
+        self.resources.push(resource, true);
         self.epsn = self.epsn.add(packets);
         self.msn = self.msn.next();
         self.ack_due = false;
@@ -383,11 +305,11 @@ impl<R: ResourceRing> Responder<R> {
         let mtu = self.mtu;
         let repeats = |kind, at| match (kind, packet.ext) {
             // C-06: the READ may start at any packet of the original, and must end with it.
-            (Kind::Read { rkey, va, len, .. }, Ext::Reth(reth)) => {
+            (Kind::Read { reth: old, .. }, Ext::Reth(reth)) => {
                 packet.operation == O::ReadRequest
-                    && reth.rkey == rkey
-                    && reth.va == va.wrapping_add(u64::from(mtu.offset(at)))
-                    && reth.len == len.saturating_sub(mtu.offset(at))
+                    && reth.rkey == old.rkey
+                    && reth.va == old.va.wrapping_add(u64::from(mtu.offset(at)))
+                    && reth.len == old.len.saturating_sub(mtu.offset(at))
             }
             // C-12
             (Kind::Atomic { rkey, va, op, .. }, Ext::Atomic(eth)) => {
@@ -412,6 +334,12 @@ impl<R: ResourceRing> Responder<R> {
         };
         Outcome::transmit(transmit)
     }
+}
+
+/// Returns the bit of a resource in [`Resources::pending`].
+#[inline]
+const fn bit(index: u8) -> u128 {
+    1u128.wrapping_shl(index as u32)
 }
 
 /// Returns the operation of an atomic request.

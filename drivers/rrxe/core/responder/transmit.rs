@@ -3,7 +3,7 @@
 //! The transmit direction of the responder.
 
 use super::resources::{Kind, Resource};
-use super::{ResourceRing, Responder, ResponderEnv, ResponderEvent, State};
+use super::{ResourceRing, Responder, ResponderEnv as Env, ResponderEvent, State};
 use crate::psn::Psn;
 use crate::tx::taken;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
@@ -13,59 +13,35 @@ use crate::{Payload, Progress, TxError, TxPacket};
 ///
 /// An acknowledgement that is sent alone costs a packet. If the consumer answers each request with
 /// a message soon afterwards, the acknowledgement can leave together with that message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AckPolicy {
-    /// The acknowledgement leaves at once.
-    Immediate {
-        /// Consecutive requests that the consumer has answered in time.
-        prompt_replies: u32,
-        /// Arrival time of the last request, unless the consumer has answered it.
-        request_at: Option<u64>,
-    },
-    /// The acknowledgement waits for the reply, but not beyond a deadline.
-    Delayed {
-        /// Deadline of the acknowledgement that waits now.
-        until: Option<u64>,
-    },
-}
-
-impl Default for AckPolicy {
-    fn default() -> Self {
-        AckPolicy::Immediate {
-            prompt_replies: 0,
-            request_at: None,
-        }
-    }
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AckPolicy {
+    /// Consecutive requests that the consumer has answered in time.
+    prompt_replies: u32,
+    /// Arrival time of the last request, unless the consumer has answered it.
+    request_at: Option<u64>,
+    /// The acknowledgement waits for the reply. Otherwise it leaves at once.
+    delays: bool,
+    /// Deadline of the acknowledgement that waits now.
+    pub(super) until: Option<u64>,
 }
 
 impl AckPolicy {
-    /// Returns the deadline of the acknowledgement that waits.
-    #[inline]
-    pub(super) fn deadline(&self) -> Option<u64> {
-        match *self {
-            AckPolicy::Immediate { .. } => None,
-            AckPolicy::Delayed { until } => until,
-        }
-    }
-
     /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
-    /// consumer has failed to reply in time, and the next ones leave at once.
+    /// consumer has failed to reply in time, and the next ones leave at once. Returns whether it
+    /// has waited.
     #[inline]
-    fn on_sent_alone(&mut self) {
-        if self.deadline().is_some() {
+    fn on_sent_alone(&mut self) -> bool {
+        let waited = self.until.is_some();
+        if waited {
             *self = AckPolicy::default();
         }
+        waited
     }
 }
 
 impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, at most `budget` packets.
-    pub fn poll_transmit<E: ResponderEnv<Domain = R::Domain>>(
-        &mut self,
-        now: u64,
-        budget: u32,
-        env: &mut E,
-    ) -> Progress {
+    pub fn poll_transmit(&mut self, now: u64, budget: u32, env: &mut impl Env) -> Progress {
         let mut progress = Progress::default();
         self.rate.wakeup = None;
         if self.state == State::Failing {
@@ -109,16 +85,8 @@ impl<R: ResourceRing> Responder<R> {
     /// Sends the next packet, if there is one, or a burst of up to `max` packets. Returns how many
     /// were sent, and why the next one was not.
     #[inline]
-    fn send_some<E: ResponderEnv<Domain = R::Domain>>(
-        &mut self,
-        now: u64,
-        max: u32,
-        env: &mut E,
-    ) -> (u32, Result<(), TxError>) {
-        if let Some(index) = self.resources.oldest_pending() {
-            let Some(resource) = self.resources.get(index).copied() else {
-                return (0, Ok(()));
-            };
+    fn send_some(&mut self, now: u64, max: u32, env: &mut impl Env) -> (u32, Result<(), TxError>) {
+        if let Some((index, resource)) = self.resources.oldest_pending() {
             let packet = self.response(&resource);
             let burst = match packet.opcode.operation() {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
@@ -149,7 +117,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Sends the pending acknowledgement or NAK.
     #[inline]
-    fn send_acknowledge<E: ResponderEnv>(&mut self, env: &mut E) -> Result<(), TxError> {
+    fn send_acknowledge(&mut self, env: &mut impl Env) -> Result<(), TxError> {
         self.nak_instead();
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
@@ -171,13 +139,12 @@ impl<R: ResourceRing> Responder<R> {
     /// deadline it stops waiting.
     #[inline]
     fn waits_for_reply(&mut self, now: u64) -> bool {
-        match self.ack_policy.deadline() {
+        match self.ack_policy.until {
             Some(until) if until > now => self.owes_acknowledgement(),
-            Some(_) => {
+            _ => {
                 self.ack_policy.on_sent_alone();
                 false
             }
-            None => false,
         }
     }
 
@@ -185,79 +152,56 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     pub(super) fn delay_acknowledgement(&mut self, now: u64) -> bool {
         let owes = self.owes_acknowledgement();
-        match &mut self.ack_policy {
-            AckPolicy::Immediate { request_at, .. } => *request_at = Some(now),
-            // It arrived together with the previous request: one reply acknowledges both.
-            AckPolicy::Delayed { until: Some(at) }
-                if owes && *at == now.saturating_add(self.max_ack_delay) =>
-            {
-                return true;
-            }
-            AckPolicy::Delayed { until: Some(_) } => {
-                // The consumer has not answered the previous request.
-                self.ack_policy = AckPolicy::default();
-            }
-            AckPolicy::Delayed { until } if owes => {
-                *until = Some(now.saturating_add(self.max_ack_delay));
-                return true;
-            }
-            AckPolicy::Delayed { .. } => {}
+        let due = now.saturating_add(self.max_ack_delay);
+        let policy = &mut self.ack_policy;
+        if !policy.delays {
+            policy.request_at = Some(now);
+            return false;
         }
-        false
+        // If it arrived together with the previous request, one reply acknowledges both.
+        let waits = owes && policy.until.is_none_or(|until| until == due);
+        if waits {
+            policy.until = Some(due);
+        } else {
+            // The consumer has not answered the previous request, if that waits.
+            policy.on_sent_alone();
+        }
+        waits
     }
 
     /// Notes that the consumer has posted messages. Returns an acknowledgement that has waited for
     /// them, which the driver sends after them.
     pub fn on_reply(&mut self, now: u64) -> Option<TxPacket> {
-        match self.ack_policy {
-            AckPolicy::Immediate {
-                prompt_replies,
-                request_at: Some(at),
-            } => {
-                let prompt = now.saturating_sub(at) < self.max_ack_delay;
-                let prompt_replies = if prompt {
-                    prompt_replies.saturating_add(1)
-                } else {
-                    0
-                };
-                self.ack_policy = if !prompt || prompt_replies < self.prompt_replies {
-                    AckPolicy::Immediate {
-                        prompt_replies,
-                        request_at: None,
-                    }
-                } else {
-                    AckPolicy::Delayed { until: None }
-                };
-                None
-            }
-            AckPolicy::Delayed { until: Some(_) } => {
-                // The acknowledgement counts as sent.
-                let owes = self.owes_acknowledgement();
-                self.ack_due &= !owes;
-                owes.then(|| {
-                    self.ack_policy = AckPolicy::Delayed { until: None };
-                    self.acknowledge_all()
-                })
-            }
-            _ => None,
+        let owes = self.ack_policy.until.is_some() && self.owes_acknowledgement();
+        if self.ack_policy.delays {
+            // The acknowledgement counts as sent.
+            self.ack_due &= !owes;
+            return owes.then(|| {
+                self.ack_policy.until = None;
+                self.acknowledge_all()
+            });
         }
+        let policy = &mut self.ack_policy;
+        let request_at = policy.request_at.take()?;
+        if now.saturating_sub(request_at) >= self.max_ack_delay {
+            policy.prompt_replies = 0;
+            return None;
+        }
+        policy.prompt_replies = policy.prompt_replies.saturating_add(1);
+        policy.delays = policy.prompt_replies >= self.prompt_replies;
+        None
     }
 
     /// Notes that the consumer's messages were sent without the acknowledgement that has waited for
     /// them. Returns whether one has waited: the driver calls [`Responder::poll_transmit`] then.
     pub fn on_reply_alone(&mut self) -> bool {
-        match &mut self.ack_policy {
-            AckPolicy::Delayed { until } => until.take().is_some(),
-            AckPolicy::Immediate { .. } => false,
-        }
+        self.ack_policy.until.take().is_some()
     }
 
     /// Ends the wait of an acknowledgement for a reply. Returns whether one has waited: the driver
     /// calls [`Responder::poll_transmit`] then.
     pub fn stop_delay(&mut self) -> bool {
-        let waited = self.ack_policy.deadline().is_some();
-        self.ack_policy.on_sent_alone();
-        waited
+        self.ack_policy.on_sent_alone()
     }
 
     /// Returns whether the only thing to send is an acknowledgement.
@@ -286,11 +230,11 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns the next response packet of a READ or atomic.
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn response(&self, resource: &Resource<R::Domain>) -> TxPacket {
+    fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
         let (rkey, va, len) = match resource.kind {
-            Kind::Read { rkey, va, len, .. } => (rkey, va, len),
+            Kind::Read { reth, .. } => (reth.rkey, reth.va, reth.len),
             // Equal to the response to an empty READ (IBA A19).
             Kind::Done { .. } | Kind::Empty => (0, 0, 0),
             Kind::Atomic { original, .. } => {
@@ -325,14 +269,9 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles the loss of access to a READ's memory: an error of the original READ that was found
     /// late (G-28). A duplicate READ is dropped (C-18).
-    fn memory_gone<E: ResponderEnv>(
-        &mut self,
-        index: u8,
-        resource: &Resource<R::Domain>,
-        env: &mut E,
-    ) {
+    fn memory_gone(&mut self, index: u8, resource: &Resource, env: &mut impl Env) {
         self.resources.forget(index);
-        if resource.answered {
+        if !resource.unanswered {
             return;
         }
         self.resources.clear();

@@ -60,7 +60,7 @@ pub enum Syndrome {
     },
     /// 011nnnnn: not acknowledged.
     Nak(NakCode),
-    /// Any other value, which the requester ignores (D-07).
+    /// Any other value, which the requester ignores (D-07), such as NAK code 4 (reliable datagram).
     Reserved(u8),
 }
 
@@ -76,8 +76,6 @@ pub enum NakCode {
     RemoteAccess = 2,
     /// The responder failed to execute the request.
     RemoteOperational = 3,
-    /// For reliable datagrams only.
-    InvalidRdRequest = 4,
 }
 
 impl Syndrome {
@@ -95,7 +93,6 @@ impl Syndrome {
             (3, 1) => Syndrome::Nak(NakCode::InvalidRequest),
             (3, 2) => Syndrome::Nak(NakCode::RemoteAccess),
             (3, 3) => Syndrome::Nak(NakCode::RemoteOperational),
-            (3, 4) => Syndrome::Nak(NakCode::InvalidRdRequest),
             _ => Syndrome::Reserved(byte),
         }
     }
@@ -146,13 +143,13 @@ const fn scale(code: u8) -> u32 {
 mod tests {
     use super::*;
 
-    /// D-05, and D-07's list of reserved values.
+    /// D-05, and D-07's list of reserved values. The NAK code 4 is for reliable datagrams only.
     #[test]
     fn d_05_syndromes() {
         for byte in 0..=255u8 {
             let syndrome = Syndrome::decode(byte);
             assert_eq!(syndrome.encode(), byte);
-            let reserved = byte >= 0x80 || byte >> 5 == 2 || byte >> 5 == 3 && byte & 0x1f > 4;
+            let reserved = byte >= 0x80 || byte >> 5 == 2 || byte >> 5 == 3 && byte & 0x1f > 3;
             assert_eq!(
                 matches!(syndrome, Syndrome::Reserved(_)),
                 reserved,

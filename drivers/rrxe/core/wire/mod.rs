@@ -7,16 +7,14 @@
 
 mod aeth;
 mod bth;
-mod feth;
 mod headers;
 mod opcode;
 mod udp;
 
 pub use aeth::{credits, rnr_timer, Aeth, NakCode, Syndrome};
 pub use bth::{Bth, DEFAULT_PKEY};
-pub use feth::Feth;
-pub use headers::{AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Reth, XrcEth};
-pub use opcode::{Class, Opcode, Operation};
+pub use headers::{AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
+pub use opcode::{Opcode, Operation};
 pub use udp::{ipv4_lengths_agree, ipv6_lengths_agree};
 
 /// Length of the invariant CRC at the end of each packet, in bytes.

@@ -8,38 +8,6 @@ use crate::Service;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
-/// The transport class: the top three bits of an opcode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// Reliable connection, 000.
-    Rc,
-    /// Unreliable connection, 001.
-    Uc,
-    /// Reliable datagram, 010: not used in practice.
-    Rd,
-    /// Unreliable datagram, 011.
-    Ud,
-    /// Congestion notification, 100.
-    Cnp,
-    /// Extended reliable connection, 101.
-    Xrc,
-    /// Reserved for manufacturers, 110 and 111.
-    Manufacturer,
-}
-
-impl Class {
-    /// Returns the class of the packets of a service.
-    #[inline]
-    pub const fn of(service: Service) -> Class {
-        match service {
-            Service::Rc => Class::Rc,
-            Service::Uc => Class::Uc,
-            Service::Ud => Class::Ud,
-            Service::Xrc => Class::Xrc,
-        }
-    }
-}
-
 /// Defines [`Operation`], and its conversion from the low five bits of an opcode.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)+) => {
@@ -123,21 +91,19 @@ impl Opcode {
     /// service and yield a reserved one.
     #[inline]
     pub const fn new(service: Service, operation: Operation) -> Opcode {
-        let class = Class::of(service) as u8;
-        Opcode((class << 5) | operation as u8)
+        Opcode(((service as u8) << 5) | operation as u8)
     }
 
-    /// Returns the transport class.
+    /// Returns the service of the transport class, unless that is congestion notification (100),
+    /// reliable datagram (010), or reserved for manufacturers (110, 111).
     #[inline]
-    pub const fn class(self) -> Class {
+    pub const fn service(self) -> Option<Service> {
         match self.0 >> 5 {
-            0 => Class::Rc,
-            1 => Class::Uc,
-            2 => Class::Rd,
-            3 => Class::Ud,
-            4 => Class::Cnp,
-            5 => Class::Xrc,
-            _ => Class::Manufacturer,
+            0 => Some(Service::Rc),
+            1 => Some(Service::Uc),
+            3 => Some(Service::Ud),
+            5 => Some(Service::Xrc),
+            _ => None,
         }
     }
 
@@ -147,11 +113,11 @@ impl Opcode {
     pub const fn operation(self) -> Option<Operation> {
         use Operation::*;
         let operation = Operation::of_low_bits(self);
-        match self.class() {
-            Class::Rc | Class::Xrc => Some(operation),
-            Class::Uc if (operation as u8) <= WriteOnlyImm as u8 => Some(operation),
-            Class::Ud if matches!(operation, SendOnly | SendOnlyImm) => Some(operation),
-            Class::Cnp if self.0 == Opcode::CNP.0 => Some(Cnp),
+        match self.service() {
+            Some(Service::Rc | Service::Xrc) => Some(operation),
+            Some(Service::Uc) if (operation as u8) <= WriteOnlyImm as u8 => Some(operation),
+            Some(Service::Ud) if matches!(operation, SendOnly | SendOnlyImm) => Some(operation),
+            None if self.0 == Opcode::CNP.0 => Some(Cnp),
             _ => None,
         }
     }
@@ -168,16 +134,9 @@ mod tests {
             let Some(operation) = Opcode(byte).operation() else {
                 continue;
             };
-            let service = match Opcode(byte).class() {
-                Class::Rc => Service::Rc,
-                Class::Uc => Service::Uc,
-                Class::Ud => Service::Ud,
-                Class::Xrc => Service::Xrc,
-                Class::Cnp => {
-                    assert_eq!(operation, Operation::Cnp);
-                    continue;
-                }
-                other => panic!("{byte:#x} is of class {other:?}"),
+            let Some(service) = Opcode(byte).service() else {
+                assert_eq!((Opcode(byte), operation), (Opcode::CNP, Operation::Cnp));
+                continue;
             };
             if operation != Operation::Unsupported {
                 assert_eq!(Opcode::new(service, operation), Opcode(byte));

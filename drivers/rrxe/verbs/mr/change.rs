@@ -17,25 +17,15 @@ const FAST_ACCESS: u32 = REMOTE | access::LOCAL_WRITE;
 /// L_Key.
 const WINDOW_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::ZERO_BASED;
 
-/// Parameters of a bind operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Bind {
-    /// The window's new key. Its upper 24 bits name the window.
-    pub(crate) rkey: u32,
-    /// The region's key.
+/// A key that a work request makes valid.
+pub(crate) struct NewKey {
+    /// Its upper 24 bits name the window or the fast registration.
+    pub(crate) key: u32,
+    /// Window: the region's key.
     pub(crate) lkey: u32,
+    /// The address of the first byte in work requests; for a window, in those of the region.
     pub(crate) address: u64,
     /// Bytes; 0 unbinds a window of type 1.
-    pub(crate) length: u64,
-    /// `IB_ACCESS_*` flags.
-    pub(crate) access: u64,
-}
-
-/// Parameters of a fast registration.
-#[derive(Clone, Copy)]
-pub(crate) struct FastRegister {
-    pub(crate) key: u32,
-    pub(crate) iova: u64,
     pub(crate) length: u64,
     /// `IB_ACCESS_*` flags.
     pub(crate) access: u64,
@@ -64,6 +54,12 @@ impl WindowBinding {
     }
 }
 
+impl Drop for WindowBinding {
+    fn drop(&mut self) {
+        self.region.windows.fetch_sub(1, Full);
+    }
+}
+
 impl Mr {
     /// Binds this window. A window that was found under RCU may have been deallocated since, and
     /// must not be bound then.
@@ -71,7 +67,7 @@ impl Mr {
         &self,
         mw_type: u32,
         by: KeyUser,
-        to: &Bind,
+        to: &NewKey,
         bound: Option<WindowBinding>,
     ) -> Result<(), Fault> {
         let mut state = lock_bh(&self.key_state);
@@ -80,7 +76,7 @@ impl Mr {
         }
         let zero_based = to.access & u64::from(access::ZERO_BASED) != 0;
         state.valid = true;
-        state.key = to.rkey;
+        state.key = to.key;
         // All rights are among the lower 32 bits.
         state.access = to.access as u32 & REMOTE;
         state.iova = if zero_based { 0 } else { to.address };
@@ -91,19 +87,13 @@ impl Mr {
     }
 }
 
-impl Drop for WindowBinding {
-    fn drop(&mut self) {
-        self.region.windows.fetch_sub(1, Full);
-    }
-}
-
 impl MrTable {
     /// Invalidates a key: local invalidate, and SEND with invalidate (IBA 10.6.5). The key must be
     /// that of a fast registration or of a bound window of type 2; any other key is refused and
     /// stays valid (K-08). On return, no access uses the key.
     pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: KeyUser, key: u32) -> Result<(), Fault> {
         let mr = self.by_key(key, rcu).ok_or(Fault::Protection)?;
-        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg | Kind::Window(TYPE_2)) {
+        if !mr.is_in(by.pd) || !matches!(mr.kind, Kind::FastReg | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
         let mut state = lock_bh(&mr.key_state);
@@ -122,26 +112,21 @@ impl MrTable {
 
     /// Registers the mapped pages of a fast registration under a key, whose low eight bits the
     /// consumer chooses (K-05).
-    pub(crate) fn fast_register(
-        &self,
-        rcu: &rcu::Guard,
-        by: KeyUser,
-        to: FastRegister,
-    ) -> Result<(), Fault> {
+    pub(crate) fn fast_reg(&self, rcu: &rcu::Guard, by: KeyUser, to: &NewKey) -> Result<(), Fault> {
         let mr = self.by_key(to.key, rcu).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
-        if mr.pd.get() != by.pd || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {
+        if !mr.is_in(by.pd) || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {
             return Err(Fault::Protection);
         }
         let mut state = lock_bh(&mr.key_state);
         let mapped = state.pages.as_ref().map_or(0, |pages| pages.size());
-        let fits = to.length <= mapped && to.iova.checked_add(to.length).is_some();
+        let fits = to.length <= mapped && to.address.checked_add(to.length).is_some();
         if state.valid || !fits {
             return Err(Fault::Protection);
         }
         state.key = to.key;
         state.access = access;
-        state.iova = to.iova;
+        state.iova = to.address;
         state.length = to.length;
         state.valid = true;
         Ok(())
@@ -149,14 +134,14 @@ impl MrTable {
 
     /// Binds a window (IBA 10.6.7.2, 11.4.1.1). A window of type 1 may be bound again, or unbound;
     /// a window of type 2 must have been invalidated.
-    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: KeyUser, to: Bind) -> Result<(), Fault> {
-        let window = self.by_key(to.rkey, rcu).ok_or(Fault::Protection)?;
+    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: KeyUser, to: &NewKey) -> Result<(), Fault> {
+        let window = self.by_key(to.key, rcu).ok_or(Fault::Protection)?;
         let Kind::Window(mw_type) = window.kind else {
             return Err(Fault::Protection);
         };
         let access = u32::try_from(to.access).map_err(|_| Fault::Protection)?;
         let zero_based = access & access::ZERO_BASED != 0;
-        if window.pd.get() != by.pd
+        if !window.is_in(by.pd)
             || access & !WINDOW_ACCESS != 0
             || mw_type == TYPE_1 && zero_based
             || mw_type == TYPE_2 && to.length == 0
@@ -165,9 +150,9 @@ impl MrTable {
         }
         let bound = match to.length {
             0 => None,
-            _ => Some(self.region_for_window(rcu, by.pd, &to, access)?),
+            _ => Some(self.region_for_window(rcu, by.pd, to, access)?),
         };
-        window.bind(mw_type, by, &to, bound)
+        window.bind(mw_type, by, to, bound)
     }
 
     /// Returns the binding to a region, for a window.
@@ -175,7 +160,7 @@ impl MrTable {
         &self,
         rcu: &rcu::Guard,
         pd: PdId,
-        to: &Bind,
+        to: &NewKey,
         access: u32,
     ) -> Result<WindowBinding, Fault> {
         let region = self.get(to.lkey >> 8, rcu);
@@ -185,8 +170,8 @@ impl MrTable {
         };
         let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
         let end = to.address.checked_add(to.length).ok_or(Fault::Protection)?;
-        let allowed = registered.access();
-        if region.pd.get() != pd
+        let allowed = registered.access.load(Relaxed);
+        if !region.is_in(pd)
             || region.key != to.lkey
             || allowed & access::MW_BIND == 0
             || writes && allowed & access::LOCAL_WRITE == 0
@@ -218,8 +203,8 @@ mod tests {
         };
         let (region, _) = register(Kind::FastReg)?;
         let (window, rkey) = register(Kind::Window(TYPE_1))?;
-        let to = Bind {
-            rkey,
+        let to = NewKey {
+            key: rkey,
             lkey: 0,
             address: 0,
             length: 1,

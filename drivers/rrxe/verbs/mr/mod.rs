@@ -11,18 +11,17 @@
 //! request that invalidates a key completes, no access uses the key.
 
 mod change;
-mod rereg;
 mod table;
 
+pub(crate) use change::NewKey;
 use change::WindowBinding;
-pub(crate) use change::{Bind, FastRegister};
 pub(crate) use table::{MrTable, Reference, Span};
 
 use crate::{
     limits,
     verbs::{
         device::DeviceState,
-        pd::{Pd, PdCell, PdId},
+        pd::{Pd, PdId},
         quota::{Charge, Charged},
     },
     Rrxe,
@@ -31,18 +30,19 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{Atomic, Full, Relaxed},
+        atomic::{Atomic, Full, Relaxed, Release},
         Arc, SpinLock,
     },
+    types::ScopeGuard,
 };
 use linux_rdma::{
     errno::not_supported,
     random,
     rdma::{
         memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
-        Device, UserMemory,
+        Device, MrChange, UserMemory,
     },
-    sync::lock_bh,
+    sync::{lock_bh, synchronize_rcu_expedited},
 };
 
 /// Rights of the peer.
@@ -62,7 +62,6 @@ const TYPE_2: u32 = 2;
 pub(crate) struct BinderId(u64);
 
 impl BinderId {
-    /// Returns a new identity.
     pub(crate) fn new() -> Self {
         static NEXT: Atomic<u64> = Atomic::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
@@ -76,14 +75,17 @@ pub(crate) struct KeyUser {
     pub(crate) qp: BinderId,
 }
 
-/// A memory region or window, as the packet path looks it up.
+/// A memory region or window, as the packet path looks it up. An access to registered memory reads
+/// the first fields only, which `repr(C)` keeps in one cache line.
 #[pin_data]
+#[repr(C)]
 pub(crate) struct Mr {
     /// Its index in the table.
     index: u32,
     /// Its key as registered. [`KeyState`] has the current one of a fast registration or a window.
     key: u32,
-    pd: PdCell,
+    /// Number of its [`PdId`], which reregistration may change.
+    pd: Atomic<u64>,
     kind: Kind,
     /// Number of windows bound to the region, or [`CLOSED`].
     windows: Atomic<u32>,
@@ -101,18 +103,12 @@ enum Kind {
 }
 
 struct Registered {
+    /// `IB_ACCESS_*` flags, which reregistration may change.
     access: Atomic<u32>,
     /// The address of its first byte in work requests.
     iova: u64,
     length: u64,
     memory: Memory,
-}
-
-impl Registered {
-    #[inline]
-    fn access(&self) -> u32 {
-        self.access.load(Relaxed)
-    }
 }
 
 enum Memory {
@@ -149,6 +145,9 @@ pub(crate) struct MrHandle {
     owner: Option<PinOwner>,
 }
 
+/// A new region or window, with its key.
+pub(crate) type NewMr = (Charged<MrHandle>, u32);
+
 /// Returns whether `va..end` is inside `iova..iova + length`.
 fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
     va >= iova && end <= iova.saturating_add(length)
@@ -162,7 +161,7 @@ impl Mr {
         owner: Option<PinOwner>,
         kind: Kind,
         pages: Option<KernelPages>,
-    ) -> Result<(Charged<MrHandle>, u32)> {
+    ) -> Result<NewMr> {
         let (index, number) = table.reserve()?;
         let key = number << 8 | random::u32() & 0xff;
         let key_state = KeyState {
@@ -175,7 +174,7 @@ impl Mr {
             pin_init!(Mr {
                 index,
                 key,
-                pd: PdCell::new(pd),
+                pd: Atomic::new(pd.0),
                 kind,
                 windows: Atomic::new(0),
                 key_state <- new_spinlock!(key_state, "rrxe_mr"),
@@ -193,6 +192,12 @@ impl Mr {
         Ok((charge.of(handle), key))
     }
 
+    /// Returns whether it belongs to a protection domain.
+    #[inline]
+    fn is_in(&self, pd: PdId) -> bool {
+        self.pd.load(Relaxed) == pd.0
+    }
+
     /// Returns the offset of `len` bytes in the memory of this region, which is `registered`, if it
     /// has the key, the domain and the rights of `reference`.
     #[inline]
@@ -200,8 +205,8 @@ impl Mr {
         let (va, required) = (reference.va, reference.required);
         let end = va.checked_add(len)?;
         let allowed = self.key == reference.key
-            && self.pd.get() == reference.pd
-            && registered.access() & required == required
+            && self.is_in(reference.pd)
+            && registered.access.load(Relaxed) & required == required
             && is_inside(registered.iova, registered.length, va, end);
         allowed.then(|| va.wrapping_sub(registered.iova))
     }
@@ -212,7 +217,7 @@ impl Mr {
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
-    ) -> Result<(Charged<MrHandle>, u32)> {
+    ) -> Result<NewMr> {
         let (length, iova) = (memory.length, memory.iova);
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
@@ -240,7 +245,7 @@ impl Mr {
         pd: &Pd,
         memory: KernelMemory,
         access: u32,
-    ) -> Result<(Charged<MrHandle>, u32)> {
+    ) -> Result<NewMr> {
         if pd.is_user || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
@@ -255,11 +260,7 @@ impl Mr {
     }
 
     /// ALLOC_MR: creates a region for fast registrations of up to `pages` pages.
-    pub(crate) fn fast(
-        device: &DeviceState,
-        pd: &Pd,
-        pages: u32,
-    ) -> Result<(Charged<MrHandle>, u32)> {
+    pub(crate) fn fast(device: &DeviceState, pd: &Pd, pages: u32) -> Result<NewMr> {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
@@ -270,11 +271,7 @@ impl Mr {
     }
 
     /// ALLOC_MW: creates a window. Returns it with its key.
-    pub(crate) fn window(
-        device: &DeviceState,
-        pd: &Pd,
-        mw_type: u32,
-    ) -> Result<(Charged<MrHandle>, u32)> {
+    pub(crate) fn window(device: &DeviceState, pd: &Pd, mw_type: u32) -> Result<NewMr> {
         if !matches!(mw_type, TYPE_1 | TYPE_2) {
             return Err(EINVAL);
         }
@@ -282,28 +279,17 @@ impl Mr {
         let (mrs, kind) = (&device.tables.mrs, Kind::Window(mw_type));
         Self::register(mrs, charge, pd.id, None, kind, None)
     }
-
-    /// Invalidates the key, after the accesses in progress have finished.
-    fn end(&self) {
-        let mut key_state = lock_bh(&self.key_state);
-        key_state.valid = false;
-        key_state.ended = true;
-        key_state.bound = None;
-    }
 }
 
 impl MrHandle {
-    /// DEREG_MR, DEALLOC_MW: invalidates the key. Returns `EBUSY` if windows are bound to the
-    /// region (IBA 10.6.7.2.8).
+    /// DEREG_MR, DEALLOC_MW: returns `EBUSY` if windows are bound to the region (IBA 10.6.7.2.8).
+    /// From then on none can be bound, and the handle may be dropped.
     pub(crate) fn close(&self) -> Result {
         match self.mr.windows.cmpxchg(0, CLOSED, Full) {
             // `CLOSED`: reregistration has replaced the region.
-            Ok(_) | Err(CLOSED) => {}
-            Err(_) => return Err(EBUSY),
+            Ok(_) | Err(CLOSED) => Ok(()),
+            Err(_) => Err(EBUSY),
         }
-        self.table.withdraw(self.mr.index);
-        self.mr.end();
-        Ok(())
     }
 
     /// Removes the pages of a fast registration, before new ones are mapped.
@@ -327,12 +313,75 @@ impl MrHandle {
         let pages = key_state.pages.as_mut().ok_or(EINVAL)?;
         pages.finish(address, length, page_size)
     }
+
+    /// REREG_MR (IBA 11.2.8.6). New rights and a new protection domain change the region, which
+    /// keeps its keys: returns `None`. New memory makes a new region with new keys, so that no
+    /// access by the old keys reaches it; the caller must close this one. On failure the region is
+    /// unchanged.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if windows are bound to the region, `EOPNOTSUPP` if no region can have the rights,
+    /// `EINVAL` if the region has no user memory, and the errors of registration.
+    pub(crate) fn change(
+        &self,
+        device: &Device<Rrxe>,
+        pd: &Pd,
+        change: &MrChange,
+    ) -> Result<Option<NewMr>> {
+        // A region must have the rights that its windows grant. No window can be bound during the
+        // change, nor ever again to a region that is replaced.
+        if self.mr.windows.cmpxchg(0, CLOSED, Full).is_err() {
+            return Err(EBUSY);
+        }
+        let reopen = ScopeGuard::new(|| self.mr.windows.store(0, Release));
+        let (Kind::Registered(registered), Some(owner)) = (&self.mr.kind, &self.owner) else {
+            return Err(EINVAL);
+        };
+        let old = registered.access.load(Relaxed);
+        let access = change.access.unwrap_or(old);
+        if access & !SUPPORTED_ACCESS != 0 {
+            return Err(not_supported());
+        }
+        let (start, size) = owner.range();
+        let same_memory = UserMemory {
+            start,
+            length: size as u64,
+            iova: registered.iova,
+        };
+        // For rights that the pinned pages lack, the same memory must be pinned anew, because the
+        // first write to a read-only page may replace the page.
+        let again = (!owner.allows(access)).then_some(&same_memory);
+        if let Some(memory) = change.memory.as_ref().or(again) {
+            let new = Mr::user(device, pd, memory, access)?;
+            reopen.dismiss();
+            return Ok(Some(new));
+        }
+        // No access may see the new domain with old rights, or the reverse. So the rights are first
+        // reduced to those that both allow: an access that needs only these is not disturbed. After
+        // each grace period, no access relies on what was before.
+        if old & !access != 0 {
+            registered.access.store(old & access, Relaxed);
+            synchronize_rcu_expedited();
+        }
+        if !self.mr.is_in(pd.id) {
+            self.mr.pd.store(pd.id.0, Relaxed);
+            synchronize_rcu_expedited();
+        }
+        registered.access.store(access, Relaxed);
+        Ok(None)
+    }
 }
 
 impl Drop for MrHandle {
     fn drop(&mut self) {
         self.table.withdraw(self.mr.index);
-        self.mr.end();
+        // Waits for the accesses in progress by the key of a fast registration or a window.
+        let mut key_state = lock_bh(&self.mr.key_state);
+        key_state.valid = false;
+        key_state.ended = true;
+        key_state.bound = None;
+        drop(key_state);
         self.table.release(self.mr.index);
     }
 }

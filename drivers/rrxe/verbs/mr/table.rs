@@ -26,7 +26,7 @@ pub(crate) struct Reference {
     pub(super) pd: PdId,
     pub(super) key: u32,
     pub(super) va: u64,
-    /// Required rights.
+    /// Required rights: `IB_ACCESS_*` flags, none for reading one's own memory.
     pub(super) required: u32,
 }
 
@@ -105,7 +105,7 @@ impl MrTable {
         let (va, required) = (reference.va, reference.required);
         let end = va.checked_add(len.into()).ok_or(Fault::Protection)?;
         let state = lock_bh(&mr.key_state);
-        if mr.pd.get() != reference.pd
+        if !mr.is_in(reference.pd)
             || !state.valid
             || state.key != reference.key
             || state.access & required != required
@@ -253,17 +253,12 @@ impl Span<'_> {
         }
     }
 
-    /// Appends `len` bytes, from byte `offset` on, to a packet. They must be inside the span.
+    /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the span.
     #[inline]
-    pub(crate) fn read(
-        &self,
-        offset: u64,
-        len: u32,
-        to: &mut PacketWriter<'_>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn read(&self, at: u64, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
         let (memory, start) = self.memory()?;
         memory
-            .read(start.wrapping_add(offset), len as usize, to)
+            .read(start.wrapping_add(at), len as usize, to)
             .map_err(|_| Fault::Protection)
     }
 
@@ -285,7 +280,6 @@ impl Span<'_> {
             .map_err(|_| Fault::Protection)
     }
 
-    /// Returns the word at the start.
     fn word(&self) -> Result<&Atomic<u64>, Fault> {
         let (memory, start) = self.memory()?;
         memory.word(start).map_err(|_| Fault::Protection)

@@ -100,8 +100,6 @@ fn check_payload(oracle: &Oracle, qp: usize, truth: &Truth, at: u32) {
 }
 
 impl ResponderEnv for Env<'_> {
-    type Domain = ();
-
     fn fetch_recv(&mut self) -> Option<u32> {
         let [queue] = self.oracle.sides[self.qp].queues[..] else {
             panic!("only XRC has several receive queues");
@@ -146,10 +144,11 @@ impl ResponderEnv for Env<'_> {
         va: u64,
         len: u32,
         _access: RemoteAccess,
-    ) -> Result<(), Fault> {
+    ) -> Result<DomainId, Fault> {
         assert_ne!(len, 0);
         let host = self.oracle.sides[self.qp].host;
-        self.oracle.region(host, rkey, va, len).map(|_| ())
+        self.oracle.region(host, rkey, va, len)?;
+        Ok(DomainId::default())
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {

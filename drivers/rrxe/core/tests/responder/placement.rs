@@ -273,8 +273,6 @@ fn c_14_outstanding() {
 fn without_the_extensions() {
     struct Plain;
     impl rrxe_core::ResponderEnv for Plain {
-        type Domain = ();
-
         fn fetch_recv(&mut self) -> Option<u32> {
             None
         }
@@ -287,8 +285,8 @@ fn without_the_extensions() {
             _: u64,
             _: u32,
             _: rrxe_core::RemoteAccess,
-        ) -> Result<(), Fault> {
-            Ok(())
+        ) -> Result<rrxe_core::DomainId, Fault> {
+            Ok(rrxe_core::DomainId::default())
         }
         fn write_remote(&mut self, _: u32, _: u64) -> Result<(), Fault> {
             Ok(())
