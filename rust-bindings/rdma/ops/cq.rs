@@ -16,6 +16,7 @@ use core::{ptr::NonNull, slice};
 use kernel::{
     ffi::{c_int, c_uint},
     prelude::*,
+    sync::atomic::{Atomic, Relaxed},
 };
 
 /// The attributes of CREATE_CQ that give the ring other memory.
@@ -58,8 +59,8 @@ impl<D: Driver> Ops<D> {
         cqe: c_uint,
         udata: *mut raw::ib_udata,
     ) -> c_int {
-        // SAFETY: The queue is live, and `ib_uverbs_resize_cq()` (uverbs_cmd.c) has exclusive
-        // access to the object, so there is one resize at a time. `udata` is that of the command.
+        // SAFETY: The queue is live, and `udata` is that of the command. `ib_uverbs_resize_cq()`
+        // (uverbs_cmd.c) shares access to the object, so another call may write `cqe` meanwhile.
         errno(unsafe {
             D::resize_cq(
                 Device::from_raw((*ib).device),
@@ -67,7 +68,7 @@ impl<D: Driver> Ops<D> {
                 cqe,
                 Udata::from_ptr(udata).as_mut(),
             )
-            .map(|cqe| (*ib).cqe = cqe as c_int)
+            .map(|cqe| Atomic::from_ptr(&raw mut (*ib).cqe).store(cqe as c_int, Relaxed))
         })
     }
 
