@@ -85,7 +85,7 @@ impl Drop for Prepared {
                 let Remembered {
                     blocks, divided, ..
                 } = remembered.read();
-                for block in blocks.into_iter().flatten().chain(divided) {
+                for block in Iterator::chain(blocks.into_iter().flatten(), divided) {
                     put(block);
                 }
             }
