@@ -123,19 +123,18 @@ unsafe fn get_context(
         driver: abi::AllocUcontextResp::default(),
     };
     // A kernel without poll mode rejects the extended command.
-    let cmd_size = if poll_idle_us == 0 {
+    let size = if poll_idle_us == 0 {
         size_of_val(&cmd.core)
     } else {
         size_of_val(&cmd)
     };
-    let resp_size = size_of_val(&resp);
+    let room = size_of_val(&resp);
     #[cfg(not(feature = "pabi65"))]
     // SAFETY: the buffers have at least the sizes given.
-    let error = unsafe { ibv_cmd_get_context(verbs, &mut cmd, cmd_size, &mut resp, resp_size) };
+    let error = unsafe { ibv_cmd_get_context(verbs, &mut cmd, size, &mut resp, room) };
     #[cfg(feature = "pabi65")]
-    // SAFETY: as above; there are no file descriptors.
-    let error =
-        unsafe { ibv_cmd_get_context(verbs, &mut cmd, cmd_size, null_mut(), &mut resp, resp_size) };
+    // SAFETY: the buffers have at least the sizes given; there are no file descriptors.
+    let error = unsafe { ibv_cmd_get_context(verbs, &mut cmd, size, null_mut(), &mut resp, room) };
     match error {
         0 => Ok(resp.driver),
         // The kernel does not support poll mode: open the context without it.
