@@ -38,9 +38,9 @@ unsafe fn segments<'a>(list: *const raw::ib_sge, count: i32) -> &'a [DataSegment
 pub struct SendWrs<'a, D: Driver> {
     next: *const raw::ib_send_wr,
     /// The work request that was taken last, or the first one if none was taken.
-    bad: &'a mut *const raw::ib_send_wr,
+    pub(super) last: *const raw::ib_send_wr,
     is_ud: bool,
-    _driver: PhantomData<D>,
+    _list: PhantomData<(&'a raw::ib_send_wr, D)>,
 }
 
 impl<D: Driver> SendWrs<'_, D> {
@@ -49,29 +49,21 @@ impl<D: Driver> SendWrs<'_, D> {
     /// # Safety
     ///
     /// `qp` is a live queue pair of driver `D`. `head` is null or a list that a consumer posts to
-    /// it. The list does not change during `'a`, while the post operation runs. `bad` is valid for
-    /// writes.
-    pub(crate) unsafe fn new(
-        qp: *const raw::ib_qp,
-        head: *const raw::ib_send_wr,
-        bad: *mut *const raw::ib_send_wr,
-    ) -> Self {
-        // SAFETY: The caller guarantees valid pointers. ib_core set the type of the queue pair
+    /// it. The list does not change during `'a`, while the post operation runs.
+    pub(crate) unsafe fn new(qp: *const raw::ib_qp, head: *const raw::ib_send_wr) -> Self {
+        // SAFETY: The caller guarantees a valid pointer. ib_core set the type of the queue pair
         // before it called the driver's create operation (verbs.c, `create_qp()`), and never
         // changes it.
-        let (bad, qp_type) = unsafe {
-            bad.write(head);
-            (&mut *bad, (*qp).qp_type)
-        };
+        let qp_type = unsafe { (*qp).qp_type };
         // INVARIANT: The caller guarantees the list, and `is_ud` follows from the type.
         Self {
             next: head,
-            bad,
+            last: head,
             is_ud: matches!(
                 qp_type,
                 raw::ib_qp_type_IB_QPT_UD | raw::ib_qp_type_IB_QPT_GSI
             ),
-            _driver: PhantomData,
+            _list: PhantomData,
         }
     }
 }
@@ -84,7 +76,7 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
         // work request of this queue pair. The members of its unions are plain data.
         unsafe {
             let wr = self.next.as_ref()?;
-            *self.bad = self.next;
+            self.last = self.next;
             // INVARIANT: `wr.next` continues the list.
             self.next = wr.next;
             let segments = segments(wr.sg_list, wr.num_sge);
@@ -219,7 +211,8 @@ impl<D: Driver> SendWr<'_, D> {
 pub struct RecvWrs<'a> {
     next: *const raw::ib_recv_wr,
     /// The work request that was taken last, or the first one if none was taken.
-    bad: &'a mut *const raw::ib_recv_wr,
+    pub(super) last: *const raw::ib_recv_wr,
+    _list: PhantomData<&'a raw::ib_recv_wr>,
 }
 
 impl RecvWrs<'_> {
@@ -228,18 +221,14 @@ impl RecvWrs<'_> {
     /// # Safety
     ///
     /// `head` is null or a list that a consumer posts, and that does not change during `'a`, while
-    /// the post operation runs. `bad` is valid for writes.
-    pub(crate) unsafe fn new(
-        head: *const raw::ib_recv_wr,
-        bad: *mut *const raw::ib_recv_wr,
-    ) -> Self {
-        // SAFETY: The caller guarantees that `bad` is valid.
-        let bad = unsafe {
-            bad.write(head);
-            &mut *bad
-        };
+    /// the post operation runs.
+    pub(crate) unsafe fn new(head: *const raw::ib_recv_wr) -> Self {
         // INVARIANT: The caller guarantees the list.
-        Self { next: head, bad }
+        Self {
+            next: head,
+            last: head,
+            _list: PhantomData,
+        }
     }
 }
 
@@ -251,7 +240,7 @@ impl<'a> Iterator for RecvWrs<'a> {
         // members of its union are 64 bits of plain data.
         unsafe {
             let wr = self.next.as_ref()?;
-            *self.bad = self.next;
+            self.last = self.next;
             // INVARIANT: `wr.next` continues the list.
             self.next = wr.next;
             Some(RecvWr {

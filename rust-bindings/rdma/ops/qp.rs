@@ -124,8 +124,12 @@ impl<D: Driver> Ops<D> {
         bad: *mut *const raw::ib_send_wr,
     ) -> c_int {
         // SAFETY: The caller of `ib_post_send()` (ib_verbs.h) guarantees that the queue pair is
-        // live, that the list does not change until this returns, and that `bad` is valid.
-        errno(unsafe { D::post_send(Qp::<D>::data(ib), &mut SendWrs::new(ib, wr, bad)) })
+        // live, that the list does not change until this returns, and that `bad` is valid. Only a
+        // failure may change `bad` (net/rds/ib_send.c, `rds_ib_xmit()`).
+        errno(unsafe {
+            let mut wrs = SendWrs::new(ib, wr);
+            D::post_send(Qp::<D>::data(ib), &mut wrs).inspect_err(|_| *bad = wrs.last)
+        })
     }
 
     pub(super) unsafe extern "C" fn post_recv(
@@ -135,6 +139,9 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The caller of `ib_post_recv()` (ib_verbs.h) guarantees that the queue pair is
         // live, that the list does not change until this returns, and that `bad` is valid.
-        errno(unsafe { D::post_recv(Qp::<D>::data(ib), &mut RecvWrs::new(wr, bad)) })
+        errno(unsafe {
+            let mut wrs = RecvWrs::new(wr);
+            D::post_recv(Qp::<D>::data(ib), &mut wrs).inspect_err(|_| *bad = wrs.last)
+        })
     }
 }

@@ -95,6 +95,9 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: The caller of `ib_post_srq_recv()` (ib_verbs.h) guarantees that the queue is
         // live, that the list does not change until this returns, and that `bad` is valid.
-        errno(unsafe { D::post_srq_recv(Srq::<D>::data(ib), &mut RecvWrs::new(wr, bad)) })
+        errno(unsafe {
+            let mut wrs = RecvWrs::new(wr);
+            D::post_srq_recv(Srq::<D>::data(ib), &mut wrs).inspect_err(|_| *bad = wrs.last)
+        })
     }
 }
