@@ -172,9 +172,12 @@ impl<'a> RxBatch<'a> {
     fn burst_of<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
         let state = self.lock::<H>(qp, incoming);
         let half = state.locked.as_mut().filter(|_| state.from_peer);
-        half.map_or(1, |half| match half.reorder_buffer().is_empty() {
-            true => half.accepts_burst(incoming.packet),
-            false => 1,
+        half.map_or(1, |half| {
+            if half.reorder_buffer().is_empty() {
+                half.accepts_burst(incoming.packet)
+            } else {
+                1
+            }
         })
     }
 

@@ -116,8 +116,11 @@ fn check_icrc(
     datagram
         .copy_bits(total.checked_sub(ICRC)?, &mut received)
         .ok()?;
-    let is_right = icrc::finish(state) == received;
-    Some(is_right.then_some(()).ok_or(received))
+    Some(if icrc::finish(state) == received {
+        Ok(())
+    } else {
+        Err(received)
+    })
 }
 
 /// The reception of a packet of the network stack.

@@ -49,6 +49,7 @@ impl Requester {
             return self.drop_packet();
         }
         use Operation as O;
+        // Only a positive acknowledgement has credits.
         let handled = match (packet.operation, packet.ext) {
             (O::Acknowledge, Ext::Aeth(aeth)) => Ok(self.on_acknowledge(cx, packet.psn(), aeth)),
             (O::AtomicAcknowledge, Ext::AtomicAck(_, ack)) if credit.is_some() => {

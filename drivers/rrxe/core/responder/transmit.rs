@@ -15,13 +15,14 @@ use crate::{Payload, Progress, TxError, TxPacket};
 /// a message soon afterwards, the acknowledgement can leave together with that message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AckPolicy {
-    /// Consecutive requests that the consumer has answered in time.
-    prompt_replies: u32,
-    /// Arrival time of the last request, unless the consumer has answered it.
-    request_at: Option<u64>,
-    /// The acknowledgement waits for the reply. Otherwise it leaves at once.
+    /// Acknowledgements wait for the consumer's reply. Otherwise they leave at once.
     delays: bool,
-    /// Deadline of the acknowledgement that waits now.
+    /// Consecutive requests that the consumer has answered in time, up to the number from which on
+    /// acknowledgements wait.
+    prompt_replies: u32,
+    /// Arrival time of the last request, unless the consumer has answered it or `delays` is set.
+    request_at: Option<u64>,
+    /// Deadline of the acknowledgement that waits now. `None` unless `delays` is set.
     pub(super) until: Option<u64>,
 }
 
