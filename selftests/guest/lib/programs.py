@@ -39,7 +39,7 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
 
     def ready():
         if not serving.running():
-            raise Failure(f"the server ended at once: {_last_line(serving.wait().output)}")
+            raise Failure(f"the server ended at once: {_last_lines(serving.wait().output)}")
         return listens(server.machine, port)
 
     # On a busy machine, UCX takes half a minute to start for the first time.
@@ -57,17 +57,17 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
         serving.kill()
         serving.wait()
         raise ClientFailure(
-            f"client: '{client_command}': status {client_end.status}: {_last_line(client_end.output)}", client_end.output
+            f"client: '{client_command}': status {client_end.status}: {_last_lines(client_end.output)}", client_end.output
         )
     if forsaken and _is_left_behind(serving, forsaken):
-        harness.log(f"the server has never heard of the client's end, and is ended:\n{_last_line(serving.output())}")
+        harness.log(f"the server has never heard of the client's end, and is ended:\n{_last_lines(serving.output())}")
         serving.kill()
         serving.wait()
         return serving.output(), client_end.output
     server_end = serving.wait(seconds)
     # A send to the departed client may have failed before the server learned of the client's end.
     if server_end.status and not (forsaken and forsaken()):
-        raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_line(server_end.output)}")
+        raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_lines(server_end.output)}")
     return server_end.output, client_end.output
 
 
@@ -91,9 +91,10 @@ def _is_left_behind(serving, forsaken):
     return False
 
 
-def _last_line(text):
+def _last_lines(text):
+    """Returns the last four lines of a program's output, in one line."""
     lines = text.strip().splitlines()
-    return lines[-1][:200] if lines else "(no output)"
+    return "; ".join(line[:120] for line in lines[-4:]) if lines else "(no output)"
 
 
 def roles():
