@@ -18,7 +18,8 @@ from .modules import Modules
 from .report import Report, matches
 from .root import TOP
 
-LANES = ("host", "guest", "packages", "guest-7.3", "debug")
+# The packages are the longest job, so they start before the boots of one guest.
+LANES = ("host", "packages", "guest", "guest-7.3", "debug")
 
 # Kernels of the lanes that have a fixed one (qemu/kernel/build); the lane `guest` uses --kernel.
 _KERNELS = {"guest-7.3": "7.3", "debug": "debug"}
