@@ -48,6 +48,10 @@ def stack(host, number, commands, address, address6):
     made = names(commands)
     top = made[-1]
     where = host.machine
+    # By default, the device below a macvlan answers ARP requests for the macvlan's address, too. If
+    # the macvlan's reply comes a second later, the neighbour's address changes, and the connection
+    # manager ends connections to it (cma.c, cma_netevent_callback()).
+    where.run("sysctl -qw net.ipv4.conf.all.arp_ignore=1")
     try:
         where.batch(
             "ip",
@@ -59,7 +63,7 @@ def stack(host, number, commands, address, address6):
         for one in (address, address6):
             gid = testbed.gid_of(one)
             wait_until(f"{host.name} has a GID for {one}", lambda: where.look("has_gid", host.device, gid))
-        yield dataclasses.replace(Stacked.of(host), address=address, address6=address6, number=number)
+        yield dataclasses.replace(Stacked.of(host), top=top, address=address, address6=address6, number=number)
     finally:
         for name in reversed(made):
             where.try_run(f"ip link delete {name}")
@@ -74,6 +78,7 @@ class Stacked:
     device: str
     driver: str
     netdev: str
+    top: str = ""
     address: str = ""
     address6: str = ""
     number: int = 0
@@ -98,6 +103,9 @@ def connections(commands):
     with both(commands) as (server, client):
         rping(server, client, 20)
         rping(server, client, 20, server.address6)
+        found = client.machine.run(f"ip neigh show {server.address} dev {client.top}")
+        own = server.machine.run(f"cat /sys/class/net/{server.top}/address").strip()
+        require(f"lladdr {own} " in found, f"the server's device has the address {own}, the client found {found}")
 
 
 @case(timeout=240, debug=False, each={"ipv4": False, "ipv6": True})
