@@ -102,6 +102,7 @@ pub(crate) fn module_state() -> Option<Arc<State>> {
     STATE.lock().clone()
 }
 
+/// The loaded module. Its fields are dropped in their order.
 #[pin_data]
 struct Module {
     /// First, so that it is dropped first: after that, no device exists and none can be added.

@@ -39,6 +39,7 @@ pub(crate) struct CompletionQueue {
     state: Lock<State>,
 }
 
+/// The rings of a completion queue, and how much of them was read.
 struct State {
     /// Entries taken so far.
     consumed: u32,

@@ -18,6 +18,7 @@ use kernel::{
 /// Link to an entry, or null.
 type Link<T> = Atomic<*mut Record<Node<T>>>;
 
+/// An entry of a list.
 struct Node<T> {
     next: Link<T>,
     value: T,

@@ -98,6 +98,7 @@ impl NotificationPoint {
     }
 }
 
+/// The rate after a notification of congestion, until it has recovered (DCQCN).
 #[derive(Clone, Copy, Debug, Default)]
 struct Limit {
     /// Current rate in bytes per second.
@@ -108,8 +109,11 @@ struct Limit {
     alpha: u64,
     /// Steps taken since the last notification.
     steps: u32,
+    /// Time of the last reduction of the rate.
     reduced: u64,
+    /// Time from which the next decay of `alpha` counts.
     alpha_from: u64,
+    /// Time from which the next raise of the rate counts.
     raise_from: u64,
     /// Time at which the packets handed over would have left at exactly the current rate.
     paid_until: u64,

@@ -45,6 +45,7 @@ pub(crate) struct LocalQueue {
     admission: SerialWork<LocalQueue>,
 }
 
+/// The limit of the host's queue, and the queue pairs that it holds up.
 struct State {
     limit: QueueLimit,
     /// Queue pairs that wait for room.

@@ -68,6 +68,7 @@ const LOST: u32 = 2;
 /// Size of an entry, in bytes.
 const STRIDE: u32 = core::mem::size_of::<Cqe>() as u32;
 
+/// The entries of a completion queue, and the producer's state.
 struct Queue {
     /// `None` if completions are discarded: the queue is destroyed, or internal.
     ring: Option<Ring>,

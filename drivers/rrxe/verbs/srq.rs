@@ -71,6 +71,7 @@ impl_has_serial_work! {
     impl HasSerialWork<0> for Srq { self.event_work }
 }
 
+/// The receive side of a shared receive queue.
 struct Queue {
     /// `None` after the queue was destroyed.
     consumer: Option<Consumer>,

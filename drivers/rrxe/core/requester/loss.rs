@@ -83,6 +83,7 @@ pub(super) struct Repair {
     recovery_point: Psn,
 }
 
+/// The progress of a repair.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The retransmission is pending, not before this time. `None` means the next poll: the driver
@@ -107,6 +108,7 @@ impl Repair {
     }
 }
 
+/// A repair whose packets were acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repaired {
     repair: Repair,
@@ -124,6 +126,7 @@ struct AskedRead {
     fresh: bool,
 }
 
+/// The state of loss recovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loss {
     /// The repair in progress.
@@ -133,6 +136,7 @@ pub(super) struct Loss {
     scoreboard: Scoreboard,
     /// Delay of reordered packets (RFC 8985). A packet is considered lost only after this time.
     reorder_window: u64,
+    /// Time of the next probe. `None` if the probe timer is off.
     pub(super) probe_at: Option<u64>,
     /// Probes since the last progress.
     probes: u32,

@@ -93,6 +93,7 @@ pub(crate) struct Mr {
     key_state: SpinLock<KeyState>,
 }
 
+/// Whether a key belongs to a registered region, a fast registration or a window.
 enum Kind {
     /// Registered by a verb. Never changes its memory.
     Registered(Registered),
@@ -102,6 +103,7 @@ enum Kind {
     Window(u32),
 }
 
+/// A region that a verb has registered.
 struct Registered {
     /// `IB_ACCESS_*` flags, which reregistration may change.
     access: Atomic<u32>,
@@ -111,6 +113,7 @@ struct Registered {
     memory: Memory,
 }
 
+/// The memory of a registered region.
 enum Memory {
     User(Arc<Pinned>),
     Kernel(KernelMemory),

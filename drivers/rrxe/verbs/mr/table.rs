@@ -69,6 +69,7 @@ pub(crate) struct Span<'a> {
     len: u32,
 }
 
+/// The memory that a span points into.
 enum Source<'a> {
     Registered(&'a Memory),
     /// Locked, so that the key can't be invalidated meanwhile.
