@@ -50,7 +50,7 @@ def stack(host, number, commands, address, address6):
     where = host.machine
     # By default, the device below a macvlan answers ARP requests for the macvlan's address, too. If
     # the macvlan's reply comes a second later, the neighbour's address changes, and the connection
-    # manager ends connections to it (cma.c, cma_netevent_callback()).
+    # manager reports UNREACHABLE for connections to it (cma.c, cma_netevent_callback()).
     where.run("sysctl -qw net.ipv4.conf.all.arp_ignore=1")
     try:
         where.batch(
