@@ -104,7 +104,7 @@ def connections(commands):
         rping(server, client, 20)
         rping(server, client, 20, server.address6)
         found = client.machine.run(f"ip neigh show {server.address} dev {client.top}")
-        own = server.machine.run(f"cat /sys/class/net/{server.top}/address").strip()
+        own = server.machine.read(f"/sys/class/net/{server.top}/address")
         require(f"lladdr {own} " in found, f"the server's device has the address {own}, the client found {found}")
 
 
