@@ -111,9 +111,9 @@ struct Limit {
     steps: u32,
     /// Time of the last reduction of the rate.
     reduced: u64,
-    /// Time from which the next decay of `alpha` counts.
+    /// Start of the current [`ALPHA_INTERVAL`].
     alpha_from: u64,
-    /// Time from which the next raise of the rate counts.
+    /// Start of the current [`RAISE_INTERVAL`].
     raise_from: u64,
     /// Time at which the packets handed over would have left at exactly the current rate.
     paid_until: u64,
