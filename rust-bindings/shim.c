@@ -58,9 +58,14 @@ SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align, gfp_t gfp)
 	return __alloc_percpu_gfp(size, align, gfp);
 }
 
-SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name)
+SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name, unsigned int flags)
 {
-	return alloc_workqueue("%s", WQ_UNBOUND, 0, name);
+	return alloc_workqueue("%s", flags, 0, name);
+}
+
+SHIM bool shim_in_serving_softirq(void)
+{
+	return in_serving_softirq();
 }
 
 SHIM void shim_cond_resched(void)

@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Queue pairs: numbers have 24 bits, and few of them are in use, so that a guess misses.
 pub(crate) const MAX_QP: u32 = 1 << 20;
-/// Work requests of a queue, shared or not. A flush processes the whole queue at once.
+/// Work requests of a queue, shared or not.
 pub(crate) const MAX_QP_WR: u32 = 1 << 15;
 /// Data segments of a work request.
 pub(crate) const MAX_SGE: u32 = 32;

@@ -32,7 +32,9 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::{rcu_barrier, ModuleWorkqueue, OpenWorkqueue, UserThreads, HAS_USER_THREADS},
+    sync::{
+        rcu_barrier, ModuleWorkqueue, OpenWorkqueue, Placement, UserThreads, HAS_USER_THREADS,
+    },
     vector,
 };
 
@@ -85,6 +87,9 @@ pub(crate) struct Rrxe;
 /// The work items that report asynchronous events, which sleep.
 pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
 
+/// The work items that flush queues, in a thread that other programs can preempt.
+pub(crate) static FLUSH_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
+
 /// State shared by all devices; created when the module is loaded.
 pub(crate) struct State {
     pub(crate) tables: Arc<tables::Tables>,
@@ -112,6 +117,7 @@ struct Module {
     /// Dropped after the last device, and before what the threads and work items use.
     _threads: UserThreads,
     _events: OpenWorkqueue,
+    _flushes: OpenWorkqueue,
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
     _packets: net::Prepared,
@@ -161,7 +167,8 @@ impl kernel::InPlaceModule for Module {
             _packets: net::Prepared::new()?,
             state: SharedState::new()?,
             _threads: UserThreads::new()?,
-            _events: EVENT_QUEUE.open(c"rrxe_events")?,
+            _flushes: FLUSH_QUEUE.open(c"rrxe_flush", Placement::QueueingCpu)?,
+            _events: EVENT_QUEUE.open(c"rrxe_events", Placement::Anywhere)?,
             notifier <- NetdevNotifier::new::<link::Follower>(),
             link: LinkRegistration::new(&link::LINK_OPS)?,
         }? Error)

@@ -343,7 +343,13 @@ impl End {
 
     fn error(&mut self) {
         self.lost = true;
-        self.requester.enter_error(&mut self.slots, &mut self.world);
+        self.requester.enter_error();
+        while self.requester.is_flushing() {
+            let progress =
+                self.requester
+                    .poll_transmit(&mut self.slots, self.now, 0, &mut self.world);
+            assert_eq!(progress.more, self.requester.is_flushing());
+        }
         assert!(self.world.outstanding.is_empty(), "not all were flushed");
         self.world.dead = true;
     }

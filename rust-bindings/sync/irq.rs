@@ -50,6 +50,12 @@ pub fn irqs_disabled() -> bool {
     raw::safe::shim_irqs_disabled()
 }
 
+/// Returns whether the current CPU handles a softirq.
+#[inline]
+pub fn in_serving_softirq() -> bool {
+    raw::safe::shim_in_serving_softirq()
+}
+
 /// A guard that disables interrupts on this CPU and restores their previous state when it is
 /// dropped. Guards must be dropped in reverse order of creation.
 pub struct IrqGuard(usize, NotThreadSafe);

@@ -29,6 +29,26 @@ use kernel::{
 /// after it has set the pointer to null.
 pub struct ModuleWorkqueue(Atomic<*mut raw::workqueue_struct>);
 
+/// The CPUs on which a [`ModuleWorkqueue`] runs its work items.
+#[derive(Clone, Copy)]
+pub enum Placement {
+    /// Any CPU, as many at a time as there are.
+    Anywhere,
+    /// The CPU that queued the work item, one at a time. A CPU-bound program there keeps half of
+    /// the CPU, however many work items are queued. Does not depend on free memory.
+    QueueingCpu,
+}
+
+impl Placement {
+    /// Returns the flags of the workqueue (`enum wq_flags`).
+    fn flags(self) -> u32 {
+        match self {
+            Self::Anywhere => raw::wq_flags_WQ_UNBOUND,
+            Self::QueueingCpu => raw::wq_flags_WQ_PERCPU | raw::wq_flags_WQ_MEM_RECLAIM,
+        }
+    }
+}
+
 impl ModuleWorkqueue {
     /// Creates a queue that is not open.
     pub const fn closed() -> Self {
@@ -36,12 +56,12 @@ impl ModuleWorkqueue {
     }
 
     /// Opens the queue, whose worker threads get this name. Returns `EBUSY` if it is already open.
-    pub fn open(&'static self, name: &CStr) -> Result<OpenWorkqueue> {
+    pub fn open(&'static self, name: &CStr, placement: Placement) -> Result<OpenWorkqueue> {
         // SAFETY: The name is copied before this returns (kernel/workqueue.c,
         // `__alloc_workqueue()`). If there is another workqueue, nothing else has a pointer to the
         // new one.
         unsafe {
-            let queue = raw::shim_alloc_workqueue(name.as_char_ptr());
+            let queue = raw::shim_alloc_workqueue(name.as_char_ptr(), placement.flags());
             if queue.is_null() {
                 return Err(ENOMEM);
             }

@@ -2,7 +2,7 @@
 
 //! Work of an object that one context does at a time.
 
-use super::ModuleWorkqueue;
+use super::{in_serving_softirq, ModuleWorkqueue};
 use kernel::{
     prelude::*,
     str::CStr,
@@ -45,9 +45,10 @@ pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
     /// Number of rounds after which other work gets its turn.
     const ROUNDS: u32 = 16;
 
-    /// Returns the queue of the work item, which must be open as long as the work can be started.
-    /// `None`, the default, is a softirq (`system_bh_wq`).
-    fn queue() -> Option<&'static ModuleWorkqueue> {
+    /// Returns the queue of the work item for what is left to do now. The queue must be open as
+    /// long as the work can be started. `None`, the default, is a softirq (`system_bh_wq`). Work
+    /// that has a queue is not done in softirqs.
+    fn queue(_this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
         None
     }
 
@@ -189,11 +190,14 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
 pub struct Turn<'a, T: SerialTask<ID>, const ID: u64 = 0>(ArcBorrow<'a, T>);
 
 impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
-    /// Does the work. If it is not finished after [`SerialTask::ROUNDS`] rounds, the work item
-    /// takes the turn.
+    /// Does the work. If it is not finished after [`SerialTask::ROUNDS`] rounds, or must not be done
+    /// in a softirq, the work item takes the turn.
     pub fn run(self) {
         let mut turn = self;
         for _ in 0..T::ROUNDS {
+            if T::queue(turn.0).is_some() && in_serving_softirq() {
+                return;
+            }
             let state = &turn.0.serial_work().state;
             let kinds = match state.load(Relaxed) {
                 RUNNING => 0,
@@ -224,7 +228,7 @@ impl<T: SerialTask<ID>, const ID: u64> Drop for Turn<'_, T, ID> {
     fn drop(&mut self) {
         let this = self.0;
         // The work item is not queued yet, since only the owner of the turn queues it.
-        let queued = match T::queue() {
+        let queued = match T::queue(this) {
             Some(queue) => queue.enqueue::<Arc<T>, ID>(this.into()),
             None => workqueue::system_bh()
                 .enqueue::<Arc<T>, ID>(this.into())

@@ -6,7 +6,7 @@
 mod cases {
     use crate::{
         impl_has_serial_work,
-        sync::ModuleWorkqueue,
+        sync::{ModuleWorkqueue, Placement},
         sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
         sync::{SerialTask, SerialWork},
@@ -326,9 +326,13 @@ mod cases {
     fn closing_a_queue_waits_for_its_work_items() -> Result {
         let drops = counter()?;
         let owner = Owner::new(&drops)?;
-        for round in 1..4 {
-            let open = QUEUE.open(c"rrxe_test")?;
-            assert_eq!(QUEUE.open(c"rrxe_test").err(), Some(EBUSY));
+        for (placement, round) in [
+            (Placement::Anywhere, 1),
+            (Placement::QueueingCpu, 2),
+            (Placement::Anywhere, 3),
+        ] {
+            let open = QUEUE.open(c"rrxe_test", placement)?;
+            assert_eq!(QUEUE.open(c"rrxe_test", placement).err(), Some(EBUSY));
             QUEUE.enqueue(owner.clone());
             drop(open);
             assert_eq!(owner.fired.load(Relaxed), round);

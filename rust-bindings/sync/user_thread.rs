@@ -5,7 +5,7 @@
 //!
 //! C header: `include/linux/sched/vhost_task.h`.
 
-use super::{gate::GateGuard, Gate, ModuleWorkqueue, OpenWorkqueue};
+use super::{gate::GateGuard, Gate, ModuleWorkqueue, OpenWorkqueue, Placement};
 use crate::{errno, raw};
 use core::{ffi::c_void, ptr};
 use kernel::{
@@ -62,7 +62,7 @@ pub struct UserThreads(#[expect(dead_code, reason = "closes the queue")] OpenWor
 impl UserThreads {
     /// Returns `EBUSY` on the second call.
     pub fn new() -> Result<Self> {
-        let reaper = REAPER.open(c"rrxe_reaper")?;
+        let reaper = REAPER.open(c"rrxe_reaper", Placement::Anywhere)?;
         LIVE.reopen();
         Ok(Self(reaper))
     }

@@ -73,6 +73,8 @@ struct Rings {
     recv: Ring,
     /// They belong to a user program.
     is_user: bool,
+    /// A thread polls the send ring.
+    is_polled: bool,
 }
 
 impl Rings {
@@ -100,6 +102,7 @@ impl Rings {
             send,
             recv,
             is_user,
+            is_polled: false,
         })
     }
 }
@@ -114,7 +117,7 @@ pub(crate) fn create(
     udata: Option<&mut Udata<'_>>,
 ) -> Result<QpHandle> {
     check(init, udata.is_some())?;
-    let rings = Rings::new(device, &mut init.cap, udata)?;
+    let mut rings = Rings::new(device, &mut init.cap, udata)?;
     let poster = (!rings.is_user).then(|| Poster::new(rings.send.clone(), rings.recv.clone()));
     let poster = poster.transpose()?;
     // XRC targets have no send queue to poll.
@@ -132,8 +135,8 @@ pub(crate) fn create(
             qps.release(index);
         }
     });
-    let is_polled = ring_to_poll.is_some();
-    let qp = Qp::new(state, number, pd, init, target, rings, is_polled)?;
+    rings.is_polled = ring_to_poll.is_some();
+    let qp = Qp::new(state, number, pd, init, target, rings)?;
     let registration = ring_to_poll.map(|(poller, ring)| poller.add(qp.clone(), ring));
     let poll_registration = registration.transpose()?;
     // From here on, packets find the queue pair.
@@ -157,9 +160,8 @@ impl Qp {
         number: u32,
         pd: Option<&Pd>,
         init: &QpInit<'_, Rrxe>,
-        target: Arc<QpTarget>,
+            target: Arc<QpTarget>,
         rings: Rings,
-        is_polled: bool,
     ) -> Result<Arc<Self>> {
         let (cap, service) = (init.cap, service(init.qp_type));
         let srq = init.srq.map(|handle| handle.srq.clone());
@@ -178,7 +180,7 @@ impl Qp {
                 qp_type: init.qp_type,
                 recovery: device.config.recovery,
                 is_user: rings.is_user,
-                is_polled,
+                is_polled: rings.is_polled,
                 signal_all: init.signal_all,
                 cap,
                 device: device.clone(),
@@ -204,6 +206,7 @@ impl Qp {
                 moderation_events: ModerationEvents::new(),
                 notification_point <- new_spinlock!(NotificationPoint::default(), "rrxe_qp_notification"),
                 timer <- SoftTimer::new(),
+                timer_work <- SerialWork::new(c"rrxe_qp_timer", static_lock_class!()),
                 event_work <- SerialWork::new(c"rrxe_qp_event", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -231,6 +234,7 @@ impl Drop for QpHandle {
         qp.send_work.close();
         qp.recv_work.close();
         SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
+        qp.timer_work.close();
         qp.event_work.close();
         let recv = lock_bh(&qp.recv).consumer.take();
         let send = lock_bh(&qp.send).consumer.take();

@@ -120,6 +120,9 @@ pub(crate) struct Qp {
     /// The timers of both sides.
     #[pin]
     timer: SoftTimer<Qp>,
+    /// Handles the timeouts of both sides.
+    #[pin]
+    timer_work: SerialWork<Qp, { schedule::TIMER_WORK }>,
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
     event_work: SerialWork<Qp, { schedule::EVENT_WORK }>,
@@ -129,6 +132,7 @@ impl_has_serial_work! {
     impl HasSerialWork<{ schedule::SEND_WORK }> for Qp { self.send_work }
     impl HasSerialWork<{ schedule::RECV_WORK }> for Qp { self.recv_work }
     impl HasSerialWork<{ schedule::EVENT_WORK }> for Qp { self.event_work }
+    impl HasSerialWork<{ schedule::TIMER_WORK }> for Qp { self.timer_work }
 }
 
 kernel::list::impl_list_arc_safe! {

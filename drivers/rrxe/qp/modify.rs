@@ -277,6 +277,9 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> R
             }
         }
         QpState::Rts => {
+            if from == QpState::Sqe {
+                Qp::finish_flush(this);
+            }
             let mut side = lock_bh(&qp.send);
             change()?;
             side.notify_drained = false;

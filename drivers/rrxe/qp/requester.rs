@@ -234,6 +234,11 @@ impl SendSide {
         self.requester.is_drained(&self.slots)
     }
 
+    /// Returns the number of work requests that can be outstanding.
+    pub(super) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Returns whether work requests wait in the ring although a slot is free.
     pub(crate) fn has_backlog(&self) -> bool {
         self.requester.can_post(&self.slots)
@@ -417,7 +422,8 @@ impl Half for SendSide {
             let budget = limits::path::BATCH.min(env.transmitter.room);
             let progress = requester.poll_transmit(slots, ctx.now, budget, env);
             let used_up = progress.sent == budget && budget < limits::path::BATCH;
-            round.blocked = progress.more && used_up;
+            // A flush needs no room in the local queue.
+            round.blocked = progress.more && used_up && !requester.is_flushing();
             if let Some(packet) = &acknowledgement {
                 // If the ACK can't be sent it is lost, and the peer asks again.
                 let _ = env.transmitter.send(packet, |_| Ok(()));

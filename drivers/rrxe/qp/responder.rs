@@ -34,13 +34,14 @@ use kernel::{
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
     rdma::{
-        qp::{QpState, QpType},
+        qp::QpType,
         wr::wc,
         QpEvent,
     },
+    sync::smp_mb,
 };
 use rrxe_core::{
-    guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
+    guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
     Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess, ResponderEnv, ResponderEvent,
     Service, Status, TxError, TxPacket,
 };
@@ -154,10 +155,9 @@ impl RecvSide {
         result
     }
 
-    /// Completes all receive work requests as flushed, and asks the consumer to ring the doorbell
-    /// for new ones (Error state). Work requests of a shared receive queue stay there for other
-    /// queue pairs, except for the one that this queue pair has taken (J-15).
-    pub(crate) fn flush(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) {
+    /// Enters the Error state: completes the current receive work request as flushed, and asks the
+    /// consumer to ring the doorbell for new ones. [`RecvSide::flush`] completes the others.
+    pub(crate) fn enter_error(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) {
         self.with(ctx, None, completions, |responder, env| {
             responder.enter_error(env);
             if let Some(consumer) = &env.consumer {
@@ -165,17 +165,27 @@ impl RecvSide {
             }
             // Orders the store of the doorbell word before the loads of the ring: a program that
             // posts later rings the doorbell.
-            linux_rdma::sync::smp_mb();
-            // At most the capacity of the ring: a program that posts as fast as it is flushed rings
-            // the doorbell.
-            let max = env.consumer.as_ref().map_or(0, |c| c.ring.capacity);
-            for _ in 0..max {
+            smp_mb();
+        });
+    }
+
+    /// Completes at most [`MAX_FLUSH`] receive work requests as flushed. Returns whether more are
+    /// left. Work requests of a shared receive queue stay there for other queue pairs, except for
+    /// the one that this queue pair has taken (J-15).
+    fn flush(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) -> bool {
+        let Some(mut left) = self.consumer.as_mut().and_then(|c| c.available().ok()) else {
+            return false;
+        };
+        self.with(ctx, None, completions, |_, env| {
+            for _ in 0..left.min(MAX_FLUSH) {
                 if env.fetch_recv().is_none() {
+                    left = 0;
                     break;
                 }
                 env.complete_recv(RecvCompletion::new(Status::WrFlush));
             }
         });
+        left > MAX_FLUSH
     }
 }
 
@@ -279,20 +289,17 @@ impl Half for RecvSide {
         let rcu = rcu::read_lock();
         let ctx = EventCtx::now(qp, &rcu);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
+        let is_failed = self.responder.is_failed();
         let progress = self.with(ctx, Some(batch), completions, |responder, env| {
             let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
             round.blocked = progress.more && env.transmitter.room == 0;
             progress
         });
-        // Another CPU may have set the Error state and not yet called `end_recv`, so pending ACKs
-        // are sent before the flush discards them.
-        if qp.state.get() == QpState::Error && !progress.more {
-            self.flush(ctx, completions);
-        }
+        let more = progress.more || is_failed && self.flush(ctx, completions);
         if self.responder.rate.wakeup.is_some() {
             qp.count(Counter::Throttled);
         }
-        round.more = progress.more && !round.blocked;
+        round.more = more && !round.blocked;
         round.fatal = progress.fatal;
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     limits::path,
     transport::{rx_packet::RxPacket, tx::Transport},
     verbs::cq::Cq,
-    EVENT_QUEUE,
+    EVENT_QUEUE, FLUSH_QUEUE,
 };
 use core::mem::take;
 use kernel::sync::{rcu, Arc, ArcBorrow};
@@ -24,11 +24,13 @@ use linux_rdma::{
     },
     time::monotonic_ns,
 };
+use rrxe_core::requester::MAX_FLUSH;
 
 /// Identifiers of the [`SerialWork`]s of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
 pub(super) const RECV_WORK: u64 = 1;
 pub(super) const EVENT_WORK: u64 = 2;
+pub(super) const TIMER_WORK: u64 = 3;
 
 /// Events, in the order of their bits in `Qp::event_work`.
 const EVENTS: [QpEvent; 6] = [
@@ -75,7 +77,7 @@ impl Qp {
         Self::kick::<RECV_WORK>(this);
     }
 
-    /// Runs a half. A softirq does the work if interrupts are disabled, since the network stack
+    /// Runs a half. A work item does the work if interrupts are disabled, since the network stack
     /// can't be entered then and the consumer may hold locks that a softirq takes, and if
     /// `LoopbackBatch` deliveries are nested too deeply, to bound the use of the kernel stack.
     fn kick<const WORK: u64>(this: ArcBorrow<'_, Self>)
@@ -239,9 +241,12 @@ impl Qp {
                 if qp.device.is_deeply_nested() {
                     side.tx.transport.set(Transport::Stack);
                 }
-                side.responder.stop_waiting();
-                side.fill(qp, &mut round);
-                side.count(qp);
+                // A failed responder has nothing to send, and `round` flushes its queue.
+                if !side.responder.is_failed() {
+                    side.responder.stop_waiting();
+                    side.fill(qp, &mut round);
+                    side.count(qp);
+                }
                 let is_last = left == 0 || !(round.more || round.blocked);
                 if is_last {
                     let rcu = rcu::read_lock();
@@ -285,33 +290,26 @@ impl Qp {
     }
 
     /// Enters the Error state: sends pending ACKs and responses, in at most `batches` batches, and
-    /// completes all outstanding work requests as flushed, in order. May be called from any context
-    /// except hard interrupts.
+    /// starts the flush of both queues, in which rounds complete all outstanding work requests in
+    /// order. May be called from any context except hard interrupts.
     pub(super) fn enter_error(this: ArcBorrow<'_, Self>, batches: u32) {
         let qp = arc_borrow_ref(this);
         let failed = qp.state.fail();
-
-        let mut completions = PendingCompletions::default();
         {
-            let rcu = rcu::read_lock();
-            let ctx = EventCtx::now(qp, &rcu);
             let mut side = lock_bh(&qp.send);
             // The consumer's reset changes the state first and then resets each side under its
             // lock. Checking the state here keeps a reset side as it is.
             if qp.state.get() == QpState::Error {
                 side.reorder_buffer.clear();
                 side.end_stream(qp);
-                side.with(ctx, None, &mut completions, |requester, slots, env| {
-                    requester.enter_error(slots, env)
-                });
+                side.requester.enter_error();
             }
             side.count(qp);
         }
-        completions.report(&qp.send_cq);
         Self::end_recv(this, batches, |side, ctx, completions| {
             if qp.state.get() == QpState::Error {
                 side.reorder_buffer.clear();
-                side.flush(ctx, completions);
+                side.enter_error(ctx, completions);
             }
         });
         if failed && qp.srq.is_some() {
@@ -320,8 +318,31 @@ impl Qp {
             qp.raise(QpEvent::LastWqeReached);
             Self::report_events(this);
         }
-        // Flushes the work requests that are still in the send ring.
         Self::kick_send(this);
+        Self::kick_recv(this);
+    }
+
+    /// Returns the queue of a side's work item. Many queue pairs can fail at one time, each with
+    /// thousands of outstanding work requests. Softirqs would flush all of them before any program
+    /// runs again.
+    fn side_queue(&self) -> Option<&'static ModuleWorkqueue> {
+        let flushes = matches!(self.state.get(), QpState::Error | QpState::Sqe);
+        flushes.then_some(&FLUSH_QUEUE)
+    }
+
+    /// Completes the work requests that were posted before the consumer ends the Send Queue Error
+    /// state (J-10).
+    pub(super) fn finish_flush(this: ArcBorrow<'_, Self>) {
+        // The bound is for a program that posts meanwhile.
+        let capacity = lock_bh(&this.send).capacity();
+        for _ in 0..=capacity.div_ceil(MAX_FLUSH) {
+            let side = lock_bh(&this.send);
+            if !side.requester.is_flushing() && !side.has_backlog() {
+                return;
+            }
+            drop(side);
+            let _ = Self::round::<SendSide>(this);
+        }
     }
 
     /// Records an event. [`Qp::report_events`] reports it.
@@ -354,6 +375,11 @@ impl Qp {
 impl SerialTask<SEND_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
 
+    #[inline]
+    fn queue(this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
+        this.side_queue()
+    }
+
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::round::<SendSide>(this)
     }
@@ -362,13 +388,18 @@ impl SerialTask<SEND_WORK> for Qp {
 impl SerialTask<RECV_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
 
+    #[inline]
+    fn queue(this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
+        this.side_queue()
+    }
+
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::round::<RecvSide>(this)
     }
 }
 
 impl SerialTask<EVENT_WORK> for Qp {
-    fn queue() -> Option<&'static ModuleWorkqueue> {
+    fn queue(_: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
         Some(&EVENT_QUEUE)
     }
 
@@ -390,9 +421,20 @@ impl TimerCallback for Qp {
         &self.timer
     }
 
+    /// Leaves the work to a work item. One softirq runs all timers that have expired, without a
+    /// limit (`hrtimer_run_softirq()`), but only a few work items before others (`bh_worker()`).
     fn expired(this: ArcBorrow<'_, Self>) {
+        SerialWork::<Self, TIMER_WORK>::queue(this, 0);
+    }
+}
+
+impl SerialTask<TIMER_WORK> for Qp {
+    const ROUNDS: u32 = 1;
+
+    fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
         Self::half_expired::<SendSide, SEND_WORK>(this);
         Self::half_expired::<RecvSide, RECV_WORK>(this);
+        false
     }
 }
 

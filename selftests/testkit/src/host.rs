@@ -234,6 +234,8 @@ impl Host {
         self.sqe |= sqe;
         if fatal && !self.error {
             self.go_to_error();
+        } else if sqe {
+            self.flush();
         }
     }
 
@@ -243,9 +245,19 @@ impl Host {
         for buffer in &mut self.reorder_buffers {
             buffer.clear();
         }
-        self.requester
-            .enter_error(&mut self.slots, &mut self.driver);
+        self.requester.enter_error();
+        self.flush();
         self.responder.enter_error(&mut self.driver);
+    }
+
+    /// Flushes the send queue after an error.
+    fn flush(&mut self) {
+        while self.requester.is_flushing() {
+            let progress = self
+                .requester
+                .poll_transmit(&mut self.slots, 0, 0, &mut self.driver);
+            assert_eq!(progress.more, self.requester.is_flushing());
+        }
     }
 
     /// Returns the statuses of the send work requests in the order of completion. Asserts that this

@@ -47,6 +47,9 @@ const RNR_RETRY_INFINITE: u8 = 7;
 /// a second take little CPU time.
 const MAX_RNR_BACKOFF: u64 = 10_000_000;
 
+/// Work requests that one call of [`Requester::poll_transmit`] flushes.
+pub const MAX_FLUSH: u32 = 64;
+
 /// Returns the acknowledge timeout `4.096 us * 2^code` (IBA 9.7.6.1.3); `None` for 0, which
 /// disables the timer. Ignores all but the low five bits.
 #[inline]
@@ -390,6 +393,13 @@ impl Requester {
     #[inline]
     pub fn next_psn(&self) -> u32 {
         self.max_psn.get()
+    }
+
+    /// Returns whether work requests are left that [`Requester::poll_transmit`] completes as flushed
+    /// (SQE and Error states).
+    #[inline]
+    pub fn is_flushing(&self) -> bool {
+        matches!(self.state, State::SendError | State::Error) && self.tail != self.head
     }
 
     /// Returns the number of work requests posted and not completed.

@@ -7,8 +7,8 @@ use super::credits::credit_code;
 use super::loss::{Cause, Repaired};
 use super::request::SlotState;
 use super::{
-    Ctx, Requester, RequesterEnv as Env, RnrWait, SendOp, SendSlot, State, MAX_RNR_BACKOFF,
-    RNR_RETRY_INFINITE,
+    Ctx, Requester, RequesterEnv as Env, RnrWait, SendOp, SendSlot, State, MAX_FLUSH,
+    MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
 };
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
@@ -154,10 +154,11 @@ impl Requester {
         outcome
     }
 
-    /// Enters the Error state: completes all outstanding work requests as flushed, in order (J-13).
-    pub fn enter_error<E: Env>(&mut self, slots: &mut [SendSlot<E::Local>], env: &mut E) {
+    /// Enters the Error state and forgets the packets in flight. [`Requester::poll_transmit`] then
+    /// completes all outstanding work requests as flushed, in order (J-13).
+    pub fn enter_error(&mut self) {
         self.state = State::Error;
-        self.flush(&mut Ctx { slots, now: 0, env });
+        self.stop();
     }
 
     fn drop_packet(&mut self) -> Outcome {
@@ -478,7 +479,8 @@ impl Requester {
     }
 
     /// Completes the oldest work request with an error, which stops the queue: RC enters Error, UC
-    /// and UD enter SQE (J-09, J-11). Flushes the work requests after it.
+    /// and UD enter SQE (J-09, J-11). [`Requester::poll_transmit`] flushes the work requests after
+    /// it.
     fn fail_tail(&mut self, cx: &mut Ctx<'_, impl Env>, status: Status, syndrome: u8) -> Outcome {
         self.complete_tail(cx, status, syndrome);
         let fatal = self.service.is_reliable();
@@ -487,23 +489,31 @@ impl Requester {
         } else {
             State::SendError
         };
-        self.flush(cx);
+        self.stop();
         Outcome {
             fatal,
             sqe: !fatal,
+            transmit: self.is_flushing(),
             ..Outcome::default()
         }
     }
 
-    /// Completes all work requests as flushed, and forgets the packets in flight.
+    /// Completes at most [`MAX_FLUSH`] work requests as flushed.
     pub(super) fn flush(&mut self, cx: &mut Ctx<'_, impl Env>) {
-        while let Some(slot) = self.slot(cx.slots, self.tail) {
+        for _ in 0..MAX_FLUSH {
+            let Some(slot) = self.slot(cx.slots, self.tail) else {
+                return;
+            };
             let status = match slot.progress.state {
                 SlotState::Failed(status) => status,
                 _ => Status::WrFlush,
             };
             self.complete_tail(cx, status, 0);
         }
+    }
+
+    /// Forgets the packets in flight and all timers.
+    fn stop(&mut self) {
         self.una = self.max_psn;
         self.rewind();
         self.reads = 0;

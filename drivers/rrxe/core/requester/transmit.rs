@@ -18,8 +18,8 @@ pub(super) struct Poll {
 }
 
 impl Requester {
-    /// Sends at most `budget` packets. A work request that needs no packet counts as one. Flushes
-    /// the posted work requests in the states SQE and Error.
+    /// Sends at most `budget` packets. A work request that needs no packet counts as one. In the
+    /// states SQE and Error, flushes at most [`MAX_FLUSH`](super::MAX_FLUSH) work requests.
     pub fn poll_transmit<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -28,10 +28,11 @@ impl Requester {
         env: &mut E,
     ) -> Progress {
         let cx = &mut Ctx { slots, now, env };
-        let progress = Progress::default();
+        let mut progress = Progress::default();
         self.rate.wakeup = None;
         if matches!(self.state, State::SendError | State::Error) {
             self.flush(cx);
+            progress.more = self.is_flushing();
         }
         if self.state != State::Ready || self.waits_for_ready(self.una) {
             return progress;
@@ -52,6 +53,7 @@ impl Requester {
         let outcome = self.complete_failed(cx);
         poll.progress.fatal = outcome.fatal;
         poll.progress.sqe = outcome.sqe;
+        poll.progress.more |= self.is_flushing();
         poll.progress
     }
 

@@ -359,6 +359,13 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
+    /// Returns whether the responder is in the Error state, in which the driver flushes the receive
+    /// queue.
+    #[inline]
+    pub fn is_failed(&self) -> bool {
+        self.state == State::Error
+    }
+
     /// Enters the Error state, in which the responder accepts and sends nothing. Flushes the
     /// current receive work request, and the driver then the rest of the receive queue.
     pub fn enter_error<E: ResponderEnv>(&mut self, env: &mut E) {

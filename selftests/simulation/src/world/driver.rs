@@ -57,7 +57,11 @@ impl World {
         self.oracle.sides[qp].state = State::Error;
         self.oracle.flows[qp].failed = true;
         self.with(qp, |core, env| {
-            core.requester.enter_error(&mut core.slots, env);
+            core.requester.enter_error();
+            while core.requester.is_flushing() {
+                let progress = core.requester.poll_transmit(&mut core.slots, 0, 0, env);
+                assert_eq!(progress.more, core.requester.is_flushing());
+            }
             core.responder.enter_error(env);
         });
         self.forget_buffered(qp);
