@@ -263,7 +263,8 @@ impl Driver for Rrxe {
         let is_user = udata.is_some() || init.xrcd.is_some();
         let charge = Charge::new(&device.data().tables.quotas.queue_pairs, is_user)?;
         let pd = pd.map(|pd| &**pd);
-        let handle = qp::create::create(device, poller, pd, init, target, udata)?;
+        let payer = charge.payer;
+        let handle = qp::create::create(device, poller, pd, init, payer, target, udata)?;
         let number = handle.qp.number;
         Ok((charge.of(handle), number))
     }

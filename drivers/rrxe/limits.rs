@@ -79,6 +79,11 @@ pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
     1u32.wrapping_shl(room.clamp(256, MAX_MTU).ilog2())
 }
 
+/// Nanoseconds between two retries of a user's queue pairs whose receivers have not been ready for
+/// 80 ms. Ten queue pairs can retry as often as each may. A retry takes about 12,000 instructions
+/// of both ends, so a thousand a second are about 1 % of a CPU.
+pub(crate) const RNR_RETRY_INTERVAL: u64 = 1_000_000;
+
 /// Bytes of memory for the out-of-order packets of all queue pairs of a device. A queue pair may
 /// use the same amount that it leaves to the others: half of the memory if it is alone, which is
 /// the largest window in packets of 4096 bytes; one part in n + 2 if n others use their full share.

@@ -18,7 +18,7 @@ use crate::{
         device::DeviceState,
         mr::BinderId,
         pd::Pd,
-        quota::Charged,
+        quota::{Charged, Payer},
     },
     Rrxe,
 };
@@ -113,6 +113,7 @@ pub(crate) fn create(
     poller: Option<&Poller>,
     pd: Option<&Pd>,
     init: &mut QpInit<'_, Rrxe>,
+    payer: Payer,
     target: Arc<QpTarget>,
     udata: Option<&mut Udata<'_>>,
 ) -> Result<QpHandle> {
@@ -136,7 +137,7 @@ pub(crate) fn create(
         }
     });
     rings.is_polled = ring_to_poll.is_some();
-    let qp = Qp::new(state, number, pd, init, target, rings)?;
+    let qp = Qp::new(state, number, pd, init, payer, target, rings)?;
     let registration = ring_to_poll.map(|(poller, ring)| poller.add(qp.clone(), ring));
     let poll_registration = registration.transpose()?;
     // From here on, packets find the queue pair.
@@ -160,7 +161,8 @@ impl Qp {
         number: u32,
         pd: Option<&Pd>,
         init: &QpInit<'_, Rrxe>,
-            target: Arc<QpTarget>,
+        payer: Payer,
+        target: Arc<QpTarget>,
         rings: Rings,
     ) -> Result<Arc<Self>> {
         let (cap, service) = (init.cap, service(init.qp_type));
@@ -188,6 +190,7 @@ impl Qp {
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),
+                payer,
                 identity: target.identity(),
                 target,
                 send_cq: cq(init.send_cq)?,

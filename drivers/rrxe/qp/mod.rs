@@ -36,6 +36,7 @@ use crate::{
         device::DeviceState,
         mr::{BinderId, KeyUser},
         pd::PdId,
+        quota::Payer,
         srq::Srq,
     },
 };
@@ -80,6 +81,8 @@ pub(crate) struct Qp {
     pub(crate) counters: RcuArc<Counters>,
     pd: PdId,
     binder: BinderId,
+    /// The user that pays for the queue pair.
+    payer: Payer,
     target: Arc<QpTarget>,
     identity: QpIdentity,
     send_cq: Arc<Cq>,

@@ -604,6 +604,12 @@ impl RequesterEnv for Env<'_> {
         self.completions.push(&qp.send_cq, &cqe, qp);
     }
 
+    fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
+        let qp = self.work.ctx.qp;
+        let quota = &qp.device.tables.quotas.queue_pairs;
+        quota.reserve_rnr_retry(qp.payer, now)
+    }
+
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         let EventCtx { qp, rcu, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));

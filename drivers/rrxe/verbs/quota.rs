@@ -31,12 +31,21 @@ pub(crate) type Payer = Option<u32>;
 /// The numbers of existing objects of one kind.
 struct Usage {
     all: u32,
-    /// Those of each user that has any.
-    users: RBTree<u32, u32>,
+    /// The users that have any.
+    users: RBTree<u32, User>,
+}
+
+/// A user that has objects of one kind.
+#[derive(Default)]
+struct User {
+    objects: u32,
+    /// Queue pairs: earliest time of the next retry that is limited
+    /// ([`Quota::reserve_rnr_retry`]), in nanoseconds of CLOCK_MONOTONIC.
+    next_retry: u64,
 }
 
 /// Memory for a user's entry in [`Usage::users`].
-type NewNode = RBTreeNodeReservation<u32, u32>;
+type NewNode = RBTreeNodeReservation<u32, User>;
 
 impl Usage {
     fn new() -> Self {
@@ -51,7 +60,7 @@ impl Usage {
     fn add(&mut self, max: u32, payer: Payer, exempt: bool, node: &mut Option<NewNode>) -> bool {
         let (has, may) = match payer {
             Some(uid) if !exempt => {
-                let own = self.users.get(&uid).map_or(0, |count| *count as usize);
+                let own = self.users.get(&uid).map_or(0, |user| user.objects as usize);
                 (own, share(max as usize, self.all as usize, own))
             }
             _ => (self.all as usize, max as usize),
@@ -61,10 +70,17 @@ impl Usage {
         }
         if let Some(uid) = payer {
             match self.users.entry(uid) {
-                Entry::Occupied(mut entry) => *entry.get_mut() = entry.get().saturating_add(1),
+                Entry::Occupied(mut entry) => {
+                    let user = entry.get_mut();
+                    user.objects = user.objects.saturating_add(1);
+                }
                 Entry::Vacant(entry) => match node.take() {
                     Some(node) => {
-                        entry.insert(1, node);
+                        let user = User {
+                            objects: 1,
+                            ..User::default()
+                        };
+                        entry.insert(user, node);
                     }
                     None => return false,
                 },
@@ -75,12 +91,22 @@ impl Usage {
     }
 
     /// Counts one object less. Returns the user's entry if it was the last one.
-    fn remove(&mut self, payer: Payer) -> Option<RBTreeNode<u32, u32>> {
+    fn remove(&mut self, payer: Payer) -> Option<RBTreeNode<u32, User>> {
         self.all = self.all.saturating_sub(1);
         let mut entry = self.users.find_mut(&payer?)?;
-        let left = entry.get().saturating_sub(1);
-        *entry.get_mut() = left;
-        (left == 0).then(|| entry.remove_node())
+        let user = entry.get_mut();
+        user.objects = user.objects.saturating_sub(1);
+        (user.objects == 0).then(|| entry.remove_node())
+    }
+
+    /// Reserves a retry of a user: see [`Quota::reserve_rnr_retry`].
+    fn reserve_rnr_retry(&mut self, payer: Payer, now: u64) -> u64 {
+        let user = payer.and_then(|uid| self.users.get_mut(&uid));
+        user.map_or(now, |user| {
+            let time = user.next_retry.max(now);
+            user.next_retry = time.saturating_add(limits::RNR_RETRY_INTERVAL);
+            time
+        })
     }
 }
 
@@ -127,6 +153,16 @@ impl Quota {
         let last = lock_irqsave(&self.usage).remove(payer);
         // Freed without the lock.
         drop(last);
+    }
+}
+
+impl Quota {
+    /// Reserves a retry of a request whose receiver has not been ready for long. Returns its
+    /// earliest time, in nanoseconds of CLOCK_MONOTONIC. The retries of all queue pairs of a user
+    /// are [`limits::RNR_RETRY_INTERVAL`] apart, since softirqs send them, even while the user's
+    /// processes are stopped. Those of kernel consumers are not limited. Any context.
+    pub(crate) fn reserve_rnr_retry(&self, payer: Payer, now: u64) -> u64 {
+        lock_irqsave(&self.usage).reserve_rnr_retry(payer, now)
     }
 }
 

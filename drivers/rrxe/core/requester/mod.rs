@@ -43,8 +43,9 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// RNR retry count that means "retry forever".
 const RNR_RETRY_INFINITE: u8 = 7;
 
-/// Longest wait after an RNR NAK, in nanoseconds, unless the peer asks for more. A hundred retries
-/// a second take little CPU time.
+/// Longest delay after an RNR NAK, in nanoseconds, unless the peer or the driver
+/// ([`RequesterEnv::reserve_rnr_retry`]) asks for more. A hundred retries a second take little CPU
+/// time.
 const MAX_RNR_BACKOFF: u64 = 10_000_000;
 
 /// Work requests that one call of [`Requester::poll_transmit`] flushes.
@@ -113,6 +114,13 @@ pub trait RequesterEnv {
 
     /// Executes a work request that sends no packet ([`SendOp::is_local`]), in posting order.
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
+
+    /// Reserves a retry of a request whose receiver has not been ready for long. Returns the
+    /// earliest time of the retry, in nanoseconds: `now` unless the driver limits the rate of these
+    /// retries.
+    fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
+        now
+    }
 }
 
 /// The driver's arguments of a call: its work requests, the time in nanoseconds, its environment.

@@ -213,7 +213,7 @@ impl Requester {
 
     fn on_rnr_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn, timer: u8) -> Outcome {
         let acked = self.acknowledge(cx, psn);
-        self.wait_for_ready(psn, cx.now, rnr_timer(timer));
+        self.wait_for_ready(cx, psn, rnr_timer(timer));
         if acked.unanswered_read {
             return self.implied_nak(cx);
         }
@@ -367,18 +367,23 @@ impl Requester {
         }
     }
 
-    /// Handles an RNR NAK for this PSN: the packet and its successors wait for at least `time`
-    /// nanoseconds (E-05), and for an eighth of the time for which the peer has not been ready.
-    /// Otherwise two queue pairs of one host that retry for ever, with the shortest timer, would
-    /// keep a CPU busy in softirqs, which are charged to no program.
-    fn wait_for_ready(&mut self, from: Psn, now: u64, time: u64) {
+    /// Handles an RNR NAK for this PSN: delays the packet and its successors by at least `time`
+    /// nanoseconds (E-05), and by an eighth of the time for which the peer has not been ready.
+    ///
+    /// Otherwise two queue pairs of one host that retry without end, with the shortest timer, would
+    /// keep a CPU busy in softirqs, which are charged to no program. Once the delay has reached
+    /// [`MAX_RNR_BACKOFF`], the driver also limits the retries of all queue pairs of a user.
+    fn wait_for_ready(&mut self, cx: &mut Ctx<'_, impl Env>, from: Psn, time: u64) {
         if self.rnr_wait.is_some_and(|wait| wait.from == from) {
             // The NAK was repeated, or held back for reordering.
             return;
         }
-        let since = *self.rnr_since.get_or_insert(now);
-        let longer = (now.saturating_sub(since) >> 3).min(MAX_RNR_BACKOFF);
-        let until = now.saturating_add(time.max(longer));
+        let since = *self.rnr_since.get_or_insert(cx.now);
+        let longer = cx.now.saturating_sub(since) >> 3;
+        let mut until = cx.now.saturating_add(time.max(longer.min(MAX_RNR_BACKOFF)));
+        if longer > MAX_RNR_BACKOFF {
+            until = until.max(cx.env.reserve_rnr_retry(cx.now));
+        }
         self.rnr_wait = Some(RnrWait { from, until });
     }
 
