@@ -32,7 +32,7 @@ pub struct ModuleWorkqueue(Atomic<*mut raw::workqueue_struct>);
 /// The CPUs on which a [`ModuleWorkqueue`] runs its work items.
 #[derive(Clone, Copy)]
 pub enum Placement {
-    /// Any CPU, as many at a time as there are.
+    /// Any CPU, and several work items at a time.
     Anywhere,
     /// The CPU that queued the work item, one at a time. A CPU-bound program there keeps half of
     /// the CPU, however many work items are queued. Does not depend on free memory.

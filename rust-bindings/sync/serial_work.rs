@@ -42,7 +42,7 @@ pub struct SerialWork<T, const ID: u64 = 0> {
 
 /// The task of a [`SerialWork`].
 pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
-    /// Number of rounds after which other work gets its turn.
+    /// Number of rounds after which the work item continues, behind other work.
     const ROUNDS: u32 = 16;
 
     /// Returns the queue of the work item for what is left to do now. The queue must be open as
@@ -190,8 +190,8 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
 pub struct Turn<'a, T: SerialTask<ID>, const ID: u64 = 0>(ArcBorrow<'a, T>);
 
 impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
-    /// Does the work. If it is not finished after [`SerialTask::ROUNDS`] rounds, or must not be done
-    /// in a softirq, the work item takes the turn.
+    /// Does the work. The work item takes the turn if the work is not finished after
+    /// [`SerialTask::ROUNDS`] rounds, or must not be done in a softirq.
     pub fn run(self) {
         let mut turn = self;
         for _ in 0..T::ROUNDS {

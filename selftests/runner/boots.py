@@ -23,6 +23,8 @@ class Boot:
     - `packages`: further Debian packages in the guest's image. `release` is the image's Debian
       release.
     - `extra`: the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
+    - `icount`: the guest has one CPU, and its clock counts instructions, so that a suite can judge
+      times.
     - `poison`: the kernel fills memory from kmalloc() with a pattern when it is freed.
     - `together`: suites with equal names share one boot, one after the other. A boot takes ten
       seconds of two CPUs. The check for leaks follows the last suite.
@@ -46,6 +48,7 @@ class Boot:
     extra: bool = False
     port: bool = False
     poison: bool = False
+    icount: bool = False
 
     @property
     def repeats(self):
@@ -123,6 +126,7 @@ BOOTS = (
     Boot("keys", "keys", together="hostile", port=True),
     Boot("storage", "storage", debug=False, together="traffic", leaks=False, port=True),
     Boot("multicast", "multicast", debug=False, together="traffic", leaks=False, port=True),
+    Boot("budgets", "budgets", hosts=1, debug=False, cpus=1, icount=True),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
     Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky", cpus=1),
     Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False, together="interop", cpus=1),

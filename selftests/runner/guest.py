@@ -216,6 +216,7 @@ def _settings(lane, boot, kernel, drivers, core):
     options += ["--cpus", str(cpus), "--klog", "off", "--timeout", str(BOOT_LIMIT)]
     options += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
     options += ["--extra"] if boot.extra else []
+    options += ["--icount"] if boot.icount else []
     words = ["slab_debug=P,kmalloc-*"] if boot.poison else []
     if kernel == "debug":
         # The module's unit tests wait for the suite that runs them.

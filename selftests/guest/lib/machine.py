@@ -142,6 +142,11 @@ class Job:
         self._number = number
         self.command = command
 
+    @property
+    def process(self):
+        """The identifier of its process on the machine."""
+        return self._number
+
     def output(self):
         """Returns its output so far."""
         return self._machine.ask("output", self._number)

@@ -73,6 +73,8 @@ pub struct Driver {
     pub refuse: Option<TxError>,
     /// Error of local operations.
     pub local_fault: Option<Fault>,
+    /// Earliest time of the RNR retries that the driver limits, and their number so far.
+    pub rnr_retry: (u64, u32),
     /// Payload of the packet being handled.
     pub payload: Vec<u8>,
     /// Outgoing packets.
@@ -155,6 +157,11 @@ impl RequesterEnv for Driver {
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
         self.local_ops.push(slot.local);
         self.local_fault.map_or(Ok(()), Err)
+    }
+
+    fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
+        self.rnr_retry.1 += 1;
+        self.rnr_retry.0.max(now)
     }
 }
 

@@ -403,8 +403,8 @@ impl Requester {
         self.max_psn.get()
     }
 
-    /// Returns whether work requests are left that [`Requester::poll_transmit`] completes as flushed
-    /// (SQE and Error states).
+    /// Returns whether work requests are left for [`Requester::poll_transmit`] to complete as
+    /// flushed (SQE and Error states).
     #[inline]
     pub fn is_flushing(&self) -> bool {
         matches!(self.state, State::SendError | State::Error) && self.tail != self.head

@@ -11,8 +11,9 @@ mod sending;
 mod states;
 mod strict;
 
+use rrxe_core::requester::{self, MAX_FLUSH};
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};
-use rrxe_core::{requester, wire, Ext, Fault, Packet, Psn, SendOp, SendSlot, Service, Status};
+use rrxe_core::{wire, Ext, Fault, Packet, Progress, Psn, SendOp, SendSlot, Service, Status};
 use rrxe_testkit::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;

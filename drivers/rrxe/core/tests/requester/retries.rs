@@ -283,6 +283,30 @@ fn e_07_endless_retries_become_rare() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
+/// The driver limits the retries of a request whose receiver has not been ready for 80 ms, and only
+/// these.
+#[test]
+fn e_07_the_driver_limits_slow_retries() {
+    let mut host = host();
+    host.requester.set_rnr_retry(7);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    let nak = acknowledge(psn(0), Syndrome::RnrNak { timer: 1 });
+    host.driver.rnr_retry.0 = 1_000_000_000;
+    let mut refuse = |now| {
+        let _ = host.take(now, &nak, &[]);
+        let until = host.requester.next_timeout().unwrap();
+        let _ = host.timeout(until);
+        host.drain(until);
+        (until - now, host.driver.rnr_retry.1)
+    };
+    assert_eq!(refuse(1_000_000), (10_000, 0));
+    assert_eq!(refuse(81_000_000), (10_000_000, 0));
+    assert_eq!(refuse(100_000_000), (900_000_000, 1));
+    // A time in the past does not shorten the longest wait.
+    assert_eq!(refuse(2_000_000_000), (10_000_000, 2));
+}
+
 /// E-08: a peer that is not ready for a long time and sends Sequence NAKs for the packets after it
 /// (B-13 forbids that; rdma_rxe does it) does not use up the retries: its RNR NAKs show that
 /// nothing is lost.

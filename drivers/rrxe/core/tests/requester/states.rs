@@ -25,6 +25,37 @@ fn local_fault_waits_for_its_turn() {
     }
 }
 
+/// J-09, J-10, J-13: a call flushes a limited number of work requests, in order and without a
+/// budget of packets.
+#[test]
+fn j_13_flushed_in_parts() {
+    const COUNT: usize = 3 * MAX_FLUSH as usize / 2;
+    for service in [Service::Rc, Service::Uc] {
+        let mut host = Host::new(service, 0, MTU);
+        host.slots
+            .resize(2 * MAX_FLUSH as usize, SendSlot::default());
+        for _ in 0..=COUNT {
+            post(&mut host, SendOp::Send, 1);
+        }
+        host.driver.sq[0].fault = Some(Fault::Protection);
+        let mut poll = || {
+            let driver = &mut host.driver;
+            let progress = host.requester.poll_transmit(&mut host.slots, 0, 16, driver);
+            (progress, driver.sent.len())
+        };
+        let (failed, done) = poll();
+        assert!(failed.more && failed.fatal != failed.sqe);
+        assert_eq!(done, 1);
+        let (first, done) = poll();
+        assert!(first.more);
+        assert_eq!(done, 1 + MAX_FLUSH as usize);
+        let (second, done) = poll();
+        assert_eq!((second, done), (Progress::default(), 1 + COUNT));
+        assert!(!host.requester.is_flushing());
+        assert_eq!(host.statuses()[1..], [Status::WrFlush; COUNT]);
+    }
+}
+
 /// J-05, J-06, J-07
 #[test]
 fn j_05_send_queue_drained() {

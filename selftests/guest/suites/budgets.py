@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Work of many queue pairs at one time: no softirq is long, and other programs keep the CPU.
+
+The clock of this guest counts instructions, so that the limits do not depend on the machine. The
+guest has one CPU.
+"""
+
+import contextlib
+import json
+import signal
+import time
+
+import control_groups
+import counted
+import packets
+import softirqs
+import testbed
+from harness import Skip, case, equal, log, require, wait_until
+from packets import WRITE_ONLY, bth, reth
+
+bed = testbed.Bed()
+
+# Seconds that a softirq may take beyond the work of packets that arrive.
+LONGEST_SOFTIRQ = 0.002
+# Seconds for which a program that needs the CPU may have to wait for it.
+LONGEST_GAP = 0.012
+# Shares of a CPU that another program keeps beside a flush, and beside retries.
+FLUSH_SHARE = 0.45
+RETRY_SHARE = 0.9
+
+# Work requests of all queue pairs together, of which each has an equal part.
+RECEIVES = 1 << 17
+MANY = {"1": 1, "64": 64, "256": 256}
+
+# RNR retries a second of all queue pairs of a user (RNR_RETRY_INTERVAL in drivers/rrxe/limits.rs),
+# and of one queue pair.
+RETRIES, RETRIES_EACH = 1000, 100
+
+
+@contextlib.contextmanager
+def program(mode, host, *arguments):
+    """Runs many-queue-pairs, and yields it and its output once its queue pairs are ready."""
+    if bed.here.driver != "rrxe":
+        raise Skip("the limits are those of rrxe")
+    words = " ".join(map(str, [mode, host.device, host.gid_index(), *arguments]))
+    job = host.machine.start(f"ulimit -l unlimited; exec many-queue-pairs {words}")
+    try:
+
+        def ready():
+            require(job.running(), f"many-queue-pairs: {job.output()}")
+            return "ready" in job.output()
+
+        wait_until("the queue pairs are ready", ready, 300)
+        yield job, job.output().split()[:-1]
+    finally:
+        job.kill()
+        job.wait()
+
+
+def spin(seconds):
+    """Returns the loops per second of a busy program, and the longest time for which it did not
+    run."""
+    found = json.loads(bed.here.machine.run(f"many-queue-pairs spin {seconds}"))
+    return found["loops"], found["gap"] / 1e6
+
+
+def share_beside(seconds=2):
+    """Returns the loops per second beside the rest, and the longest gap."""
+    loops, gap = spin(seconds)
+    log(f"{loops} loops a second, longest gap {gap * 1000:.2f} ms")
+    return loops, gap
+
+
+@case(timeout=600, each=MANY)
+def flush_together(count):
+    """The last timers of many queue pairs expire at one time, and their queues are flushed."""
+    each = min(RECEIVES // count, 1 << 15)
+    alone, _ = spin(1)
+
+    def flushed():
+        return counted.read(bed.here)["resp_cqe_flush_error"]
+
+    before = flushed()
+    with softirqs.traced() as longest:
+        with program("flush", bed.here, count, each):
+            loops, gap = share_beside()
+            wait_until("everything is flushed", lambda: flushed() - before == count * each)
+    log(f"longest softirqs: {longest}")
+    require("HRTIMER" in longest and "TASKLET" in longest, f"no timer has expired: {longest}")
+    for name in ("HRTIMER", "TASKLET"):
+        require(longest[name] < LONGEST_SOFTIRQ, f"{name} softirq: {longest[name] * 1000:.2f} ms")
+    require(gap < LONGEST_GAP, f"another program did not run for {gap * 1000:.2f} ms")
+    require(loops > FLUSH_SHARE * alone, f"another program had {loops / alone:.0%} of the CPU")
+
+
+@case(timeout=600)
+def refused_together():
+    """The packets of one NAPI poll each end another queue pair, whose queue is flushed."""
+    count, each = 64, 2048
+    with testbed.namespaces(("rrxe", "rrxe")) as (victim, sender):
+        mac = victim.machine.read(f"/sys/class/net/{victim.netdev}/address")
+        # Releases packets ten times a second, all that have accumulated at once.
+        sender.machine.run(f"tc qdisc replace dev {sender.netdev} root netem slot 100ms")
+        with sender.machine.inside():
+            wire = packets.Wire(sender.netdev, sender.address, victim.address, mac)
+        times = []
+        # A WRITE of no bytes needs no key.
+        for length in (0, 8):
+            with program("refused", victim, count, each, sender.address) as (_, numbers):
+                equal("queue pairs", len(numbers), count)
+                before = counted.read(victim)
+                with softirqs.traced() as longest:
+                    for number in numbers:
+                        wire.send(bth(WRITE_ONLY, int(number), 0) + reth(0, 0, length) + bytes(length))
+                    wanted = count * each if length else 0
+
+                    def done(before=before, wanted=wanted):
+                        now = counted.read(victim)
+                        packets_seen = now["rcvd_pkts"] - before["rcvd_pkts"] >= count
+                        return packets_seen and now["resp_cqe_flush_error"] - before["resp_cqe_flush_error"] == wanted
+
+                    wait_until("all queues are flushed", done)
+                log(f"{length} bytes: longest softirqs: {longest}")
+                times.append(longest["NET_RX"])
+                require(longest.get("TASKLET", 0) < LONGEST_SOFTIRQ, f"work items: {longest}")
+        wire.close()
+    require(times[1] - times[0] < LONGEST_SOFTIRQ, f"NET_RX softirqs, without and with errors: {times}")
+
+
+@contextlib.contextmanager
+def running(_job):
+    """The process is not restricted."""
+    yield
+
+
+@contextlib.contextmanager
+def stopped(job):
+    """The process is stopped by a signal."""
+    job.kill(signal.SIGSTOP)
+    yield
+
+
+@contextlib.contextmanager
+def frozen(job):
+    """The process is in a frozen control group."""
+    with control_groups.control_group(process=job.process) as group:
+        control_groups.write(f"{group}/cgroup.freeze", "1")
+        yield
+        control_groups.write(f"{group}/cgroup.freeze", "0")
+
+
+@contextlib.contextmanager
+def throttled(job):
+    """The process is in a control group with one per cent of a CPU."""
+    with control_groups.control_group("cpu", process=job.process) as group:
+        control_groups.write(f"{group}/cpu.max", "1000 100000")
+        yield
+
+
+STATES = {f"{state.__name__}-{count}": (state, count) for state in (running, stopped, frozen, throttled) for count in (1, 64, 256)}
+
+
+@case(timeout=300, each=STATES)
+def retries_without_end(how):
+    """Pairs whose receivers are never ready retry without end, whatever their process does."""
+    state, count = how
+    alone, _ = spin(1)
+    with program("rnr", bed.here, count, 64) as (job, _), state(job):
+        # The first retries follow each other closely.
+        time.sleep(3)
+        seconds = 2
+        before, began = counted.read(bed.here)["out_of_buffer"], time.monotonic()
+        loops, _ = share_beside(seconds)
+        retries = counted.read(bed.here)["out_of_buffer"] - before
+        rate = retries / (time.monotonic() - began)
+        log(f"{rate:.0f} retries a second")
+        most = min(RETRIES, RETRIES_EACH * count)
+        require(most / 4 < rate < most * 1.1, f"{rate:.0f} retries a second")
+        require(loops > RETRY_SHARE * alone, f"another program had {loops / alone:.0%} of the CPU")
+
+
+def run():
+    """Runs the suite."""
+    return bed.run()
