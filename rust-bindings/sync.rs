@@ -19,6 +19,7 @@ mod rcu_arc;
 mod rcu_lists;
 mod rcu_table;
 mod serial_work;
+mod softirq_budget;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod timer;
@@ -36,6 +37,7 @@ pub use rcu_arc::RcuArc;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
 pub use serial_work::{HasSerialWork, SerialTask, SerialWork, Turn};
+pub use softirq_budget::SoftirqBudget;
 pub use timer::{SoftTimer, TimerCallback};
 pub use user_thread::{CurrentThread, ThreadBody, UserThread, UserThreads, HAS_USER_THREADS};
 

@@ -98,6 +98,8 @@ pub(crate) mod path {
     /// Work requests that a queue pair fetches before it does other work. A long queue whose work
     /// requests need no packets then does not make a softirq long.
     pub(crate) const MAX_FETCH: u32 = 4 * BATCH;
+    /// Nanoseconds that a softirq spends on expired timers before it leaves them to work items.
+    pub(crate) const TIMER_BUDGET: u64 = 1_000_000;
     /// Batches that a caller sends before a softirq worker takes over.
     pub(crate) const BATCHES: u32 = 4;
     /// Largest number of batches that a queue pair sends before it ends at its consumer's call:

@@ -22,7 +22,7 @@ use kernel::{
 };
 use linux_rdma::{
     random,
-    sync::{IndexPool, RcuTable},
+    sync::{IndexPool, RcuTable, SoftirqBudget},
 };
 use rrxe_core::permute::Permutation;
 
@@ -40,6 +40,8 @@ pub(crate) struct Tables {
     #[pin]
     pub(crate) srqs: NumberTable<Srq>,
     pub(crate) quotas: Quotas,
+    /// Time of the timers of all queue pairs.
+    pub(crate) timer_budget: SoftirqBudget,
 }
 
 impl Tables {
@@ -52,6 +54,7 @@ impl Tables {
                 address_numbers <- IndexPool::new(),
                 srqs <- NumberTable::new(limits::MAX_SRQ),
                 quotas: Quotas::new()?,
+                timer_budget: SoftirqBudget::new(limits::path::TIMER_BUDGET)?,
             }? Error),
             GFP_KERNEL,
         )

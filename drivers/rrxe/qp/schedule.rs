@@ -421,10 +421,13 @@ impl TimerCallback for Qp {
         &self.timer
     }
 
-    /// Leaves the work to a work item. One softirq runs all timers that have expired, without a
-    /// limit (`hrtimer_run_softirq()`), but only a few work items before others (`bh_worker()`).
+    /// Handles the timeouts, or leaves them to a work item if this softirq has spent its budget on
+    /// timers. One softirq runs all timers that have expired, without a limit
+    /// (`hrtimer_run_softirq()`), but only a few work items before others (`bh_worker()`).
     fn expired(this: ArcBorrow<'_, Self>) {
-        SerialWork::<Self, TIMER_WORK>::queue(this, 0);
+        if !this.device.tables.timer_budget.run(|| Self::both_expired(this)) {
+            SerialWork::<Self, TIMER_WORK>::queue(this, 0);
+        }
     }
 }
 
@@ -432,13 +435,18 @@ impl SerialTask<TIMER_WORK> for Qp {
     const ROUNDS: u32 = 1;
 
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
-        Self::half_expired::<SendSide, SEND_WORK>(this);
-        Self::half_expired::<RecvSide, RECV_WORK>(this);
+        Self::both_expired(this);
         false
     }
 }
 
 impl Qp {
+    /// Handles the timeouts of both halves that are due.
+    fn both_expired(this: ArcBorrow<'_, Self>) {
+        Self::half_expired::<SendSide, SEND_WORK>(this);
+        Self::half_expired::<RecvSide, RECV_WORK>(this);
+    }
+
     /// Handles a timeout of a half, if it is due.
     fn half_expired<H: Half, const WORK: u64>(this: ArcBorrow<'_, Self>)
     where
