@@ -86,9 +86,10 @@ def flush_together(count):
             loops, gap = share_beside()
             wait_until("everything is flushed", lambda: flushed() - before == count * each)
     log(f"longest softirqs: {longest}")
-    require("HRTIMER" in longest and "TASKLET" in longest, f"no timer has expired: {longest}")
+    require("HRTIMER" in longest, f"no timer has expired: {longest}")
     for name in ("HRTIMER", "TASKLET"):
-        require(longest[name] < LONGEST_SOFTIRQ, f"{name} softirq: {longest[name] * 1000:.2f} ms")
+        seconds = longest.get(name, 0)
+        require(seconds < LONGEST_SOFTIRQ, f"{name} softirq: {seconds * 1000:.2f} ms")
     require(gap < LONGEST_GAP, f"another program did not run for {gap * 1000:.2f} ms")
     require(loops > FLUSH_SHARE * alone, f"another program had {loops / alone:.0%} of the CPU")
 
