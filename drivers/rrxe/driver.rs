@@ -28,6 +28,7 @@ use linux_rdma::{
             device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, DeviceLimit, PortAttr, SrqAttr,
             StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
+        device::{LinkOps, LinkRequest},
         memory::KernelMemory,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
@@ -60,8 +61,12 @@ impl Driver for Rrxe {
     const HW_REV: &'static CStr = c_str!("0");
     const BOARD_ID: &'static CStr = c_str!("RRXE_SOFT_ROCE_V2");
 
-    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
-        link::add(name, netdev)
+    fn link_ops() -> &'static LinkOps<Self> {
+        &link::LINK_OPS
+    }
+
+    fn newlink(request: &LinkRequest<'_, Self>, name: &CStr, netdev: &NetDevice) -> Result {
+        link::add(request, name, netdev)
     }
 
     fn dellink(device: &Device<Self>) -> Result {

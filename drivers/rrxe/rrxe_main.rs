@@ -163,7 +163,7 @@ impl kernel::InPlaceModule for Module {
             _threads: UserThreads::new()?,
             _events: EVENT_QUEUE.open(c"rrxe_events")?,
             notifier <- NetdevNotifier::new::<link::Follower>(),
-            link: LinkRegistration::new(&link::LINK_OPS)?,
+            link: LinkRegistration::new()?,
         }? Error)
     }
 }
