@@ -186,7 +186,6 @@ impl Qp {
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),
-                identity: target.identity(),
                 target,
                 send_cq: cq(init.send_cq)?,
                 recv_cq: cq(init.recv_cq)?,
@@ -232,6 +231,10 @@ impl Drop for QpHandle {
         qp.recv_work.close();
         SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
         qp.event_work.close();
+        // No side adds completions from here on.
+        for cq in [&qp.send_cq, &qp.recv_cq] {
+            cq.remove(&qp.target);
+        }
         let recv = lock_bh(&qp.recv).consumer.take();
         let send = lock_bh(&qp.send).consumer.take();
         // Unpins the rings, which may sleep.

@@ -30,8 +30,8 @@ use linux_rdma::{
     impl_has_serial_work,
     rdma::{
         attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
-        wr::{wc, QpIdentity, Wc, WcBuffer},
-        CqEvent, CqTarget, Device, Udata,
+        wr::{wc, Wc, WcBuffer},
+        CqEvent, CqTarget, Device, QpTarget, Udata,
     },
     sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
 };
@@ -72,8 +72,8 @@ const STRIDE: u32 = core::mem::size_of::<Cqe>() as u32;
 struct Queue {
     /// `None` if completions are discarded: the queue is destroyed, or internal.
     ring: Option<Ring>,
-    /// Kernel consumers: the queue pairs that the entries belong to.
-    qps: KVVec<Option<QpIdentity>>,
+    /// Kernel consumers: the queue pairs that the waiting entries belong to.
+    qps: KVVec<Option<Arc<QpTarget>>>,
     /// Entries published so far.
     producer: u32,
     /// Copy of [`abi::RingHeader::notified`]. It only advances: a program that moves its consumer
@@ -86,7 +86,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result {
+    fn push(&mut self, cqe: &Cqe, qp: &Arc<QpTarget>) -> Result {
         let Some(ring) = &self.ring else {
             return Ok(());
         };
@@ -97,10 +97,40 @@ impl Queue {
         }
         ring.write(self.producer, cqe)?;
         if let Some(entry) = self.qps.get_mut(ring.slot(self.producer)) {
-            *entry = Some(qp);
+            *entry = Some(qp.clone());
         }
         self.producer = self.producer.wrapping_add(1);
         ring.store_release(RING_PRODUCER, self.producer);
+        Ok(())
+    }
+
+    /// Removes the waiting completions of a queue pair from the queue of a kernel consumer. The
+    /// order of the others stays.
+    ///
+    /// Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
+    /// newer ones that are removed. The free entries at the old end are returned.
+    fn remove(&mut self, qp: &Arc<QpTarget>) -> Result {
+        let Some(ring) = self.ring.as_ref().filter(|_| !self.qps.is_empty()) else {
+            return Ok(());
+        };
+        let first = ring.load_acquire(RING_CONSUMER);
+        let mut removed = 0u32;
+        for i in (0..self.producer.wrapping_sub(first)).rev() {
+            let at = first.wrapping_add(i);
+            let owner = self.qps.get_mut(ring.slot(at)).and_then(Option::take);
+            if owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, qp)) {
+                removed = removed.wrapping_add(1);
+                continue;
+            }
+            let to = at.wrapping_add(removed);
+            if removed != 0 {
+                ring.write(to, &ring.read::<Cqe>(at)?)?;
+            }
+            if let Some(entry) = self.qps.get_mut(ring.slot(to)) {
+                *entry = owner;
+            }
+        }
+        ring.store_release(RING_CONSUMER, first.wrapping_add(removed));
         Ok(())
     }
 
@@ -283,8 +313,18 @@ impl Cq {
     /// Adds a completion. On failure, the queue is full, and the queue pair must enter the Error
     /// state (IBA 10.8).
     #[inline]
-    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result {
+    pub(crate) fn push(&self, cqe: &Cqe, qp: &Arc<QpTarget>) -> Result {
         lock_irqsave(&self.queue).push(cqe, qp)
+    }
+
+    /// Removes the completions of a queue pair that is being destroyed and adds no more of them, so
+    /// that a kernel consumer finds none that names it (J-20). The provider does the same in the
+    /// queues of user programs. The work is proportional to the waiting completions, whose number a
+    /// kernel consumer decides.
+    pub(crate) fn remove(&self, qp: &Arc<QpTarget>) {
+        let removed = lock_irqsave(&self.queue).remove(qp);
+        // Reads and writes of a kernel's own ring do not fail.
+        debug_assert!(removed.is_ok());
     }
 
     /// Notifies the consumer of completions, if it has armed the queue; or, with `lost`, tells it
@@ -320,17 +360,23 @@ impl Cq {
 
     /// POLL_CQ of a kernel consumer.
     pub(crate) fn poll(&self, to: &mut WcBuffer<'_>) {
-        let queue = lock_irqsave(&self.queue);
-        let Some(ring) = &queue.ring else {
+        let mut queue = lock_irqsave(&self.queue);
+        let Queue {
+            ring: Some(ring),
+            qps,
+            producer,
+            ..
+        } = &mut *queue
+        else {
             return;
         };
         let mut consumer = ring.load_acquire(RING_CONSUMER);
-        while to.has_room() && consumer != queue.producer {
-            let qp = queue.qps.get(ring.slot(consumer));
-            let (Ok(cqe), Some(Some(qp))) = (ring.read::<Cqe>(consumer), qp) else {
+        while to.has_room() && consumer != *producer {
+            let qp = qps.get_mut(ring.slot(consumer)).and_then(Option::take);
+            let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
                 break;
             };
-            to.push(cqe.wr_id, cqe.imm_or_key, qp, contents(&cqe));
+            to.push(cqe.wr_id, cqe.imm_or_key, &qp, contents(&cqe));
             consumer = consumer.wrapping_add(1);
         }
         ring.store_release(RING_CONSUMER, consumer);
@@ -410,5 +456,78 @@ fn contents(cqe: &Cqe) -> Wc {
         smac: cqe.smac,
         vlan_id: cqe.vlan_id,
         ..Zeroable::zeroed()
+    }
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+#[kernel::prelude::kunit_tests(rrxe_cq)]
+mod tests {
+    use super::*;
+    use core::mem::MaybeUninit;
+    use linux_rdma::rdma::TestQp;
+
+    /// Creates a queue of a kernel consumer.
+    fn queue(capacity: u32) -> Result<Arc<Cq>> {
+        Cq::new(Some(Ring::for_kernel(capacity, STRIDE)?), true, None)
+    }
+
+    fn push(cq: &Cq, qp: &TestQp, byte_len: u32) -> Result {
+        let cqe = Cqe {
+            byte_len,
+            ..Cqe::default()
+        };
+        cq.push(&cqe, qp.target())
+    }
+
+    /// Polls all completions, which must be of `qp`. Returns their lengths, each of which is a digit,
+    /// as one decimal number.
+    fn poll(cq: &Cq, qp: &TestQp) -> u32 {
+        let mut entries = [const { MaybeUninit::uninit() }; 8];
+        let mut buffer = WcBuffer::new(&mut entries);
+        cq.poll(&mut buffer);
+        buffer.completions().iter().fold(0, |digits, wc| {
+            assert!(qp.has(wc));
+            digits * 10 + wc.byte_len
+        })
+    }
+
+    /// J-20
+    #[test]
+    fn no_completion_of_a_destroyed_queue_pair() -> Result {
+        let (cq, kept, destroyed) = (queue(8)?, TestQp::new()?, TestQp::new()?);
+        // Moves the counters so that the removal crosses the end of the ring.
+        for len in 1..=5 {
+            push(&cq, &kept, len)?;
+        }
+        assert_eq!(poll(&cq, &kept), 12345);
+        for (len, qp) in [
+            (1, &destroyed),
+            (2, &kept),
+            (3, &destroyed),
+            (4, &destroyed),
+            (5, &kept),
+            (6, &kept),
+            (7, &destroyed),
+            (8, &kept),
+        ] {
+            push(&cq, qp, len)?;
+        }
+        cq.remove(destroyed.target());
+        drop(destroyed);
+        // The removal makes room.
+        push(&cq, &kept, 9)?;
+        assert_eq!(poll(&cq, &kept), 25689);
+        Ok(())
+    }
+
+    /// A completion that was not removed is not reported once its queue pair is destroyed.
+    #[test]
+    fn a_completion_does_not_outlive_its_queue_pair() -> Result {
+        let (cq, kept, destroyed) = (queue(8)?, TestQp::new()?, TestQp::new()?);
+        push(&cq, &destroyed, 1)?;
+        push(&cq, &kept, 2)?;
+        drop(destroyed);
+        assert_eq!(poll(&cq, &kept), 2);
+        Ok(())
     }
 }

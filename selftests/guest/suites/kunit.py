@@ -26,6 +26,7 @@ SUITES = (
     "rrxe-doorbell-moderation",
     "rrxe-icrc-elision",
     "rrxe-windows",
+    "rrxe-cq",
 )
 
 
