@@ -27,6 +27,7 @@ SUITES = (
     "rrxe-icrc-elision",
     "rrxe-windows",
     "rrxe-cq",
+    "rrxe-tables",
 )
 
 

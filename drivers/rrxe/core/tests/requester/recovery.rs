@@ -590,7 +590,12 @@ fn f_12_several_gaps() {
 #[test]
 fn f_12_the_search_is_bounded() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseOnly as O};
-    for (local, asked) in [(0, vec![0, 2]), (63, vec![0, 2]), (64, vec![0]), (100, vec![0])] {
+    for (local, asked) in [
+        (0, vec![0, 2]),
+        (63, vec![0, 2]),
+        (64, vec![0]),
+        (100, vec![0]),
+    ] {
         let mut host = buffering_host();
         post(&mut host, SendOp::Read, 2 * MTU);
         for _ in 0..local {
