@@ -14,6 +14,12 @@
     clippy::unwrap_used
 )]
 
+#[cfg(not(CONFIG_64BIT))]
+compile_error!("rrxe needs a 64-bit kernel: it converts 64-bit addresses to usize");
+// Kbuild says so, too, before it compiles anything.
+#[cfg(CONFIG_PREEMPT_RT)]
+compile_error!("rrxe does not support kernels with CONFIG_PREEMPT_RT=y");
+
 mod config;
 mod counters;
 mod driver;
