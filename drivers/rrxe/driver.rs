@@ -193,7 +193,7 @@ impl Driver for Rrxe {
         }
         let poller = Poller::new(cmd.poll_idle_us, &device.data().config)?;
         udata.write(&abi::AllocUcontextResp {
-            features: poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
+            features: abi::FEATURE_EVENT_LIMIT | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;

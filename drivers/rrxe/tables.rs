@@ -12,6 +12,7 @@ use crate::{
     qp::Qp,
     verbs::{address_handle::AddressHandle, mr::MrTable, quota::Quotas, srq::Srq},
 };
+use core::ops::RangeInclusive;
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -24,7 +25,6 @@ use linux_rdma::{
     random,
     sync::{IndexPool, RcuTable},
 };
-use core::ops::RangeInclusive;
 use rrxe_core::permute::Permutation;
 
 /// All tables, and the quotas of all objects.

@@ -12,8 +12,9 @@ use crate::{
     limits,
     ring::{
         abi::{
-            self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-            NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_NOTIFIED, RING_PRODUCER,
+            self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, COUNTS_EVENTS, CQE_GRH, CQE_WITH_IMM,
+            CQE_WITH_INV, MAX_EVENTS, NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_EVENTS,
+            RING_FLAGS, RING_NOTIFIED, RING_PRODUCER,
         },
         Ring,
     },
@@ -79,6 +80,10 @@ struct Queue {
     /// Copy of [`abi::RingHeader::notified`]. It only advances: a program that moves its consumer
     /// counter back gets no further event for a completion.
     notified: u32,
+    /// Copy of [`abi::RingHeader::events`].
+    events: u32,
+    /// Completions have matched the arming since the queue has raised [`MAX_EVENTS`] events.
+    withheld: bool,
     /// A completion was lost: no further completion is added.
     overflow: bool,
     /// The consumer was told of the loss.
@@ -145,27 +150,44 @@ impl Queue {
             // kernel consumer does both under the lock.
             smp_mb();
         }
-        let hit =
-            ring.load_acquire(RING_ARM) & wanted != 0 && ring.exchange(RING_ARM, 0) & wanted != 0;
-        if hit {
-            if let Some(consumer) = self.unnotified() {
-                self.set_notified(consumer);
-            }
+        if ring.load_acquire(RING_ARM) & wanted == 0 {
+            return false;
+        }
+        if self.events >= MAX_EVENTS && ring.load_acquire(RING_FLAGS) & COUNTS_EVENTS != 0 {
+            self.withheld = true;
+            return false;
+        }
+        self.take_arming(wanted)
+    }
+
+    /// Takes the arming of a user program that calls the kernel, if an event was withheld until
+    /// then, or if completions wait, unless the last event was for the oldest of them.
+    fn disarm_at_call(&mut self) -> bool {
+        self.set_events(0);
+        let withheld = core::mem::take(&mut self.withheld);
+        (withheld || self.unnotified().is_some()) && self.take_arming(ARM_ANY | ARM_SOLICITED)
+    }
+
+    /// Takes the arming if it is one of `wanted`. Otherwise there is none afterwards.
+    fn take_arming(&mut self, wanted: u32) -> bool {
+        let before = self.events;
+        // Before the exchange: a program that arms after it finds the new number.
+        self.set_events(before.saturating_add(1));
+        let armed = self.ring.as_ref().map(|ring| ring.exchange(RING_ARM, 0));
+        let hit = armed.is_some_and(|armed| armed & wanted != 0);
+        if !hit {
+            self.set_events(before);
+        } else if let Some(consumer) = self.unnotified() {
+            self.set_notified(consumer);
         }
         hit
     }
 
-    /// Takes the arming of a user program that has found completions in its queue, unless the last
-    /// event was for the oldest of them.
-    fn disarm_for_waiting(&mut self) -> bool {
-        let (Some(ring), Some(consumer)) = (&self.ring, self.unnotified()) else {
-            return false;
-        };
-        let hit = ring.exchange(RING_ARM, 0) != 0;
-        if hit {
-            self.set_notified(consumer);
+    fn set_events(&mut self, events: u32) {
+        self.events = events;
+        if let Some(ring) = &self.ring {
+            ring.store_release(RING_EVENTS, events);
         }
-        hit
     }
 
     /// Returns the consumer counter, if completions wait and the last event was not for the oldest
@@ -233,6 +255,8 @@ impl Cq {
                     qps,
                     producer: 0,
                     notified: NOT_NOTIFIED,
+                    events: 0,
+                    withheld: false,
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
@@ -306,6 +330,8 @@ impl Cq {
             queue.producer = used;
             queue.ring = Some(to);
             queue.set_notified(notified);
+            let events = queue.events;
+            queue.set_events(events);
             return Ok(capacity);
         }
     }
@@ -383,12 +409,12 @@ impl Cq {
     }
 
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
-    /// and returns true if completions wait. A user program has armed its queue already, and calls
-    /// because completions wait.
+    /// and returns true if completions wait. A user program arms its queue itself, and calls because
+    /// completions wait, or because the queue has raised [`MAX_EVENTS`] events.
     pub(crate) fn arm(&self, solicited: bool) -> bool {
         let mut queue = lock_irqsave(&self.queue);
         if !self.is_kernel {
-            let due = queue.disarm_for_waiting();
+            let due = queue.disarm_at_call();
             drop(queue);
             if due {
                 self.notify(COMPLETIONS);
