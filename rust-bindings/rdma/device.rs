@@ -209,8 +209,8 @@ impl<D: Driver> LinkOps<D> {
         // SAFETY: nldev.c passes a NUL-terminated name and a network device to which it holds a
         // reference.
         let (name, ndev) = unsafe { (CStr::from_char_ptr(name), NetDevice::from_raw(ndev)) };
-        // INVARIANT: Only `LinkRegistration` registers operations. `nldev_newlink()` (nldev.c) calls
-        // this with `link_ops_rwsem` held, which `rdma_link_unregister()` takes.
+        // INVARIANT: Only `LinkRegistration` registers operations. `nldev_newlink()` (nldev.c)
+        // makes this call with `link_ops_rwsem` held, which `rdma_link_unregister()` takes.
         super::object::errno(D::newlink(&LinkRequest(PhantomData), name, ndev))
     }
 

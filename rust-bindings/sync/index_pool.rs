@@ -35,7 +35,7 @@ impl IndexPool {
     }
 
     /// Allocates the lowest free index of `range`. Returns `ENOSPC` if no index is free, `EINVAL`
-    /// if the range extends beyond `i32::MAX`, `ENOMEM` if that needs memory and there is none. Any
+    /// if the range extends beyond `i32::MAX`, `ENOMEM` if memory is needed and missing. Any
     /// context that `flags` allows: `GFP_KERNEL`, `GFP_NOWAIT` or `GFP_ATOMIC`. Memory is charged
     /// to the current process's memory cgroup, except with `GFP_ATOMIC`.
     pub fn alloc(&self, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {

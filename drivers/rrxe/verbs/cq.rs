@@ -168,7 +168,7 @@ impl Queue {
         (withheld || self.unnotified().is_some()) && self.take_arming(ARM_ANY | ARM_SOLICITED)
     }
 
-    /// Takes the arming if it is one of `wanted`. Otherwise there is none afterwards.
+    /// Takes the arming. Returns whether it is one of `wanted`.
     fn take_arming(&mut self, wanted: u32) -> bool {
         let before = self.events;
         // Before the exchange: a program that arms after it finds the new number.
@@ -343,10 +343,10 @@ impl Cq {
         lock_irqsave(&self.queue).push(cqe, qp)
     }
 
-    /// Removes the completions of a queue pair that is being destroyed and adds no more of them, so
-    /// that a kernel consumer finds none that names it (J-20). The provider does the same in the
-    /// queues of user programs. The work is proportional to the waiting completions, whose number a
-    /// kernel consumer decides.
+    /// Removes the completions of a queue pair that is being destroyed, after it has added the last
+    /// one. So a kernel consumer does not find a completion that names the destroyed queue pair.
+    /// The provider removes those in the queues of user programs. The work is proportional to the
+    /// waiting completions, whose number a kernel consumer decides.
     pub(crate) fn remove(&self, qp: &Arc<QpTarget>) {
         let removed = lock_irqsave(&self.queue).remove(qp);
         // Reads and writes of a kernel's own ring do not fail.
@@ -409,8 +409,8 @@ impl Cq {
     }
 
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
-    /// and returns true if completions wait. A user program arms its queue itself, and calls because
-    /// completions wait, or because the queue has raised [`MAX_EVENTS`] events.
+    /// and returns true if completions wait. A user program arms its queue itself, and calls if
+    /// completions wait, or if the queue has raised [`MAX_EVENTS`] events.
     pub(crate) fn arm(&self, solicited: bool) -> bool {
         let mut queue = lock_irqsave(&self.queue);
         if !self.is_kernel {
@@ -505,8 +505,8 @@ mod tests {
         cq.push(&cqe, qp.target())
     }
 
-    /// Polls all completions, which must be of `qp`. Returns their lengths, each of which is a digit,
-    /// as one decimal number.
+    /// Polls all completions, which must be of `qp`. Returns their lengths, which are digits, as
+    /// one decimal number.
     fn poll(cq: &Cq, qp: &TestQp) -> u32 {
         let mut entries = [const { MaybeUninit::uninit() }; 8];
         let mut buffer = WcBuffer::new(&mut entries);
@@ -517,7 +517,6 @@ mod tests {
         })
     }
 
-    /// J-20
     #[test]
     fn no_completion_of_a_destroyed_queue_pair() -> Result {
         let (cq, kept, destroyed) = (queue(8)?, TestQp::new()?, TestQp::new()?);

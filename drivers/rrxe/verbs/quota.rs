@@ -4,9 +4,10 @@
 //!
 //! The limits in [`limits`] are those of the module. A user may have half of what the others leave
 //! of a limit: with n users each gets one part in n + 1, and a new user always finds something
-//! left. Of objects that nobody needs in such numbers, a user has a smaller share: ib_core allocates
-//! some 300 bytes for each object, which are charged to no control group. A process with CAP_SYS_RESOURCE may create objects beyond its user's share, and consumers
-//! in the kernel have none. Both have only the limits of the module.
+//! left. The share is smaller for objects that nobody needs in such numbers: ib_core allocates some
+//! 300 bytes for each object, which are charged to no control group. A process with
+//! CAP_SYS_RESOURCE may create objects beyond its user's share, and consumers in the kernel have
+//! none. Both have only the limits of the module.
 //!
 //! The caller pays: the effective user of the process that creates an object, until the object is
 //! destroyed by any process. Locked memory (`ib_umem_get()` in drivers/infiniband/core/umem.c) and

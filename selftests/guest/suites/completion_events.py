@@ -76,7 +76,7 @@ class Connection:
         wait_until("an event", lambda: self.end.wait_event(self.channel, self.recv_cq, 0), seconds=COMES)
 
     def events(self, count):
-        """Checks that so many events of polled completions wait, and no more."""
+        """Checks that exactly `count` events of polled completions wait."""
         for _ in range(count):
             self.event_at_once()
         self.event(False)

@@ -223,7 +223,7 @@ def domains(most):
 
 @case(timeout=400)
 def domains_of_a_user():
-    """A user has no more protection domains than anybody needs, and others are not affected.
+    """The number of a user's protection domains is limited, and others are not affected.
 
     ib_core's part of a domain is charged to no control group, so their number bounds that memory.
     """

@@ -584,9 +584,9 @@ fn f_12_several_gaps() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
-/// An early response searches 64 work requests for the READ whose responses are missing, whatever is
-/// queued: the peer decides how often that happens. The READ that the search did not reach is asked
-/// for in its turn.
+/// An early response makes the requester search 64 work requests for the READ whose responses are
+/// missing, whatever is queued: the peer decides how often that happens. A READ that the search did
+/// not reach is asked for in its turn.
 #[test]
 fn f_12_the_search_is_bounded() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseOnly as O};

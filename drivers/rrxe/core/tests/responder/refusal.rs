@@ -177,8 +177,8 @@ fn g_10_remote_access() {
     }
 }
 
-/// G-10: the refusal of the packet with the immediate completes a receive; that of an earlier packet
-/// does not, because the responder does not know of the immediate yet.
+/// G-10: the refusal of the packet with the immediate completes a receive. The refusal of an
+/// earlier packet does not, because the responder does not know of the immediate yet.
 #[test]
 fn g_10_write_with_immediate() {
     let (mtu, imm) = (MTU as u32, ImmDt([1; 4]));
