@@ -39,7 +39,7 @@ unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: 
 /// C functions that are safe to call: they take numbers, and have no requirement on memory. The
 /// kernel itself reports a caller whose context is wrong, for example one that may not sleep.
 pub(crate) mod safe {
-    use kernel::ffi::{c_int, c_uint, c_ulong};
+    use kernel::ffi::{c_int, c_uint};
 
     // Safe: these are the signatures of the C functions, and the functions are as described
     // (kernel/capability.c, kernel/rcu/tree.c, kernel/sched/core.c and syscalls.c,
@@ -56,7 +56,6 @@ pub(crate) mod safe {
         pub(crate) safe fn shim_in_softirq_level() -> bool;
         pub(crate) safe fn shim_irqs_disabled() -> bool;
         pub(crate) safe fn shim_local_bh_disable();
-        pub(crate) safe fn shim_local_irq_save() -> c_ulong;
         pub(crate) safe fn shim_num_possible_cpus() -> c_uint;
         pub(crate) safe fn shim_set_current_running();
         pub(crate) safe fn shim_set_notify_signal();

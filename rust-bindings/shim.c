@@ -25,6 +25,7 @@
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/skbuff.h>
+#include <linux/spinlock.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
@@ -98,16 +99,6 @@ SHIM void shim_local_bh_enable(void)
 	local_bh_enable();
 }
 
-SHIM void shim_local_irq_restore(unsigned long flags)
-{
-	local_irq_restore(flags);
-}
-
-SHIM unsigned long shim_local_irq_save(void)
-{
-	unsigned long flags; local_irq_save(flags); return flags;
-}
-
 SHIM unsigned int shim_num_possible_cpus(void)
 {
 	return num_possible_cpus();
@@ -116,6 +107,16 @@ SHIM unsigned int shim_num_possible_cpus(void)
 SHIM void *shim_per_cpu_ptr(void __percpu *memory, unsigned int cpu)
 {
 	return per_cpu_ptr(memory, cpu);
+}
+
+SHIM unsigned long shim_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags; spin_lock_irqsave(lock, flags); return flags;
+}
+
+SHIM void shim_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
 }
 
 SHIM void *shim_this_cpu_ptr(void __percpu *memory)

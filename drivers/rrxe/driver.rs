@@ -28,6 +28,7 @@ use linux_rdma::{
             device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, DeviceLimit, PortAttr, SrqAttr,
             StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
+        device::{LinkOps, LinkRequest},
         memory::KernelMemory,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
@@ -60,8 +61,12 @@ impl Driver for Rrxe {
     const HW_REV: &'static CStr = c_str!("0");
     const BOARD_ID: &'static CStr = c_str!("RRXE_SOFT_ROCE_V2");
 
-    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
-        link::add(name, netdev)
+    fn link_ops() -> &'static LinkOps<Self> {
+        &link::LINK_OPS
+    }
+
+    fn newlink(request: &LinkRequest<'_, Self>, name: &CStr, netdev: &NetDevice) -> Result {
+        link::add(request, name, netdev)
     }
 
     fn dellink(device: &Device<Self>) -> Result {
@@ -188,7 +193,7 @@ impl Driver for Rrxe {
         }
         let poller = Poller::new(cmd.poll_idle_us, &device.data().config)?;
         udata.write(&abi::AllocUcontextResp {
-            features: poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
+            features: abi::FEATURE_EVENT_LIMIT | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;

@@ -39,10 +39,16 @@ pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
 pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Pages of a fast registration: 2 MiB of small ones.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
-/// Protection domains.
+/// Protection domains, and XRC domains.
 pub(crate) const MAX_PD: u32 = 1 << 20;
+/// Domains of a user: thousands of processes with several. They take 5 MB, which are charged to no
+/// control group.
+pub(crate) const MAX_USER_PD: u32 = 1 << 14;
 /// Address handles: their numbers have 24 bits.
 pub(crate) const MAX_AH: u32 = 1 << 20;
+/// Address handles of a user: 128 processes with a thousand peers each. ib_core's part of them, 40
+/// MB, is charged to no control group.
+pub(crate) const MAX_USER_AH: u32 = 1 << 17;
 /// Multicast groups: the limit of rdma_rxe. Each group is an entry of the network
 /// device's filter.
 pub(crate) const MAX_MCAST_GRP: u32 = 1 << 13;

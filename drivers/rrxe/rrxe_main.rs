@@ -14,6 +14,12 @@
     clippy::unwrap_used
 )]
 
+#[cfg(not(CONFIG_64BIT))]
+compile_error!("rrxe needs a 64-bit kernel: it converts 64-bit addresses to usize");
+// Kbuild says so, too, before it compiles anything.
+#[cfg(CONFIG_PREEMPT_RT)]
+compile_error!("rrxe does not support kernels with CONFIG_PREEMPT_RT=y");
+
 mod config;
 mod counters;
 mod driver;
@@ -170,7 +176,7 @@ impl kernel::InPlaceModule for Module {
             _flushes: FLUSH_QUEUE.open(c"rrxe_flush", Placement::QueueingCpu)?,
             _events: EVENT_QUEUE.open(c"rrxe_events", Placement::Anywhere)?,
             notifier <- NetdevNotifier::new::<link::Follower>(),
-            link: LinkRegistration::new(&link::LINK_OPS)?,
+            link: LinkRegistration::new()?,
         }? Error)
     }
 }

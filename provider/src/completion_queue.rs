@@ -93,6 +93,12 @@ impl CompletionQueue {
         }
     }
 
+    /// Returns whether the queue raises no further event before the kernel is called: see
+    /// [`crate::abi`], "The limit of events".
+    pub(crate) fn is_at_limit(&self) -> bool {
+        self.ring().events().load(Ordering::Acquire) >= abi::MAX_EVENTS
+    }
+
     /// Returns whether an arming with `request` must raise an event for completions that already
     /// wait: there are some that it asks for, and the program has polled since the last event, so
     /// it may rely on another one. See [`crate::abi`], "Arming a completion queue that is not
@@ -488,6 +494,15 @@ pub(crate) mod tests {
             poll_one(&queue);
             produce(&queue, cqe(3, 1));
             assert!(!arm(&queue, abi::ARM_SOLICITED));
+        }
+    }
+
+    #[test]
+    fn the_limit_of_events_needs_the_kernel() {
+        let queue = fresh(8);
+        for (events, limit) in [(0, false), (15, false), (16, true), (17, true)] {
+            queue.ring().events().store(events, Ordering::Relaxed);
+            assert_eq!(queue.is_at_limit(), limit);
         }
     }
 

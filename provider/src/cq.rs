@@ -84,7 +84,11 @@ fn ring_for(context: &Context, cqe: u32) -> Result<Ring, c_int> {
     if cqe == 0 || cqe > context.device.max_cqe {
         return Err(EINVAL);
     }
-    Ring::allocate(cqe, STRIDE)
+    let ring = Ring::allocate(cqe, STRIDE)?;
+    if context.kernel.features & abi::FEATURE_EVENT_LIMIT != 0 {
+        ring.count_events();
+    }
+    Ok(ring)
 }
 
 /// Creates a completion queue for `cqe` completions. If `shared` is false, the consumer promises to
@@ -163,15 +167,25 @@ pub(crate) extern "C" fn req_notify_cq(cq: Ptr<IbvCq>, solicited_only: c_int) ->
     } else {
         abi::ARM_SOLICITED
     };
+    // Before the arming, so that the kernel raises no event for completions that the program does
+    // not ask for.
+    let mut error = 0;
+    if cq.has_channel && cq.queue.is_at_limit() {
+        error = ibv_cmd_req_notify_cq(cq, solicited_only);
+    }
     cq.queue.arm(request);
     cq.context.doorbells.ring_deferred();
-    claim_event(cq, request)
+    match error {
+        0 => claim_event(cq, request),
+        error => error,
+    }
 }
 
-/// Has the kernel raise the event that is due for completions that waited when the queue was armed
-/// with `request`: see [`crate::abi`]. Returns 0 or an error.
+/// Calls the kernel after the queue was armed with `request` if an event is due for completions
+/// that waited then, or if the queue has come to the limit of events meanwhile: see [`crate::abi`].
+/// Returns 0 or an error.
 fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
-    if !cq.has_channel || !cq.queue.is_event_due(request) {
+    if !cq.has_channel || !(cq.queue.is_event_due(request) || cq.queue.is_at_limit()) {
         return 0;
     }
     ibv_cmd_req_notify_cq(cq, c_int::from(request & abi::ARM_ANY == 0))
@@ -212,6 +226,29 @@ pub(crate) mod tests {
         assert_eq!(Cq::new(context(), 1025, false, true).err(), Some(EINVAL));
         let cq = Cq::new(context(), 100, false, true).ok().unwrap();
         assert_eq!(cq.queue.ring().capacity(), 128);
+    }
+
+    /// A kernel without the limit finds zero in the word, which it does not know.
+    #[test]
+    fn counts_events_for_kernels_that_limit_them() {
+        for (features, counts) in [
+            (0, false),
+            (abi::FEATURE_POLL, false),
+            (abi::FEATURE_EVENT_LIMIT | abi::FEATURE_POLL, true),
+        ] {
+            let context = context();
+            // SAFETY: the context is that of this test alone, and lives as long as the program.
+            let object = unsafe {
+                context
+                    .as_ptr()
+                    .byte_sub(IbvContext::OFFSET)
+                    .cast::<Context>()
+                    .as_mut()
+            };
+            object.unwrap().kernel.features = features;
+            let cq = Cq::new(context, 4, true, true).ok().unwrap();
+            assert_eq!(cq.queue.ring().counts_events(), counts);
+        }
     }
 
     #[test]

@@ -213,6 +213,18 @@ impl Ring {
         self.word(abi::RING_NOTIFIED)
     }
 
+    /// Tells the kernel that this side counts the events of the completion queue.
+    pub(crate) fn count_events(&self) {
+        self.word(abi::RING_FLAGS)
+            .store(abi::COUNTS_EVENTS, Ordering::Relaxed);
+    }
+
+    /// Returns the events since the last call of the kernel: see [`crate::abi`], "The limit of
+    /// events". 0 if the kernel does not count them.
+    pub(crate) fn events(&self) -> &AtomicU32 {
+        self.word(abi::RING_EVENTS)
+    }
+
     /// Returns whether the kernel must be called after an entry was published.
     pub(crate) fn wants_doorbell(&self) -> bool {
         // Pairs with the kernel's fence between setting the word and its last look at the producer
@@ -240,6 +252,12 @@ impl Ring {
         self.word(abi::RING_DOORBELL_EVENT)
             .store(event, Ordering::Relaxed);
         self.word(abi::RING_DOORBELL).store(0, Ordering::Release);
+    }
+
+    /// Returns whether this side has said that it counts events.
+    #[cfg(test)]
+    pub(crate) fn counts_events(&self) -> bool {
+        self.word(abi::RING_FLAGS).load(Ordering::Relaxed) == abi::COUNTS_EVENTS
     }
 
     /// Returns the slot of entry `counter`: `stride` bytes, aligned to 16.

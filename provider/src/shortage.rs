@@ -85,8 +85,8 @@ fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> 
 
 fn share(what: &str) -> String {
     format!(
-        "librrxe: {what} exceeds the share of this user, half of what other users leave of the \
-         device's limit (LIMITS in rrxe(7)); CAP_SYS_RESOURCE lifts it"
+        "librrxe: {what} exceeds the share of this user (LIMITS in rrxe(7)); CAP_SYS_RESOURCE \
+         lifts it"
     )
 }
 

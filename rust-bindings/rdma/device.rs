@@ -68,7 +68,8 @@ impl<D: Driver> Device<D> {
 ///
 /// # Invariants
 ///
-/// Owns a reference that `ib_device_get_by_netdev()` (device.c) returned.
+/// Owns a reference that `ib_device_get_by_netdev()` (device.c) returned for a device that
+/// [`register`] has created.
 pub struct DeviceRef<D: Driver>(NonNull<Device<D>>);
 
 impl<D: Driver> core::ops::Deref for DeviceRef<D> {
@@ -100,26 +101,45 @@ impl<D: Driver> Drop for DeviceRef<D> {
 
 /// Returns the device of driver `D` on a network device.
 pub fn by_netdev<D: Driver>(netdev: &NetDevice) -> Option<DeviceRef<D>> {
-    // SAFETY: ib_device_get_by_netdev() (device.c) looks up a hash table by the pointer. The driver
-    // ID is that of `D`, so the result is a device of `D`.
+    // SAFETY: ib_device_get_by_netdev() (device.c) looks up a hash table by the pointer.
     let ib = unsafe { raw::ib_device_get_by_netdev(netdev.as_raw(), D::DRIVER_ID) };
-    NonNull::new(ib.cast()).map(DeviceRef)
+    let ib = NonNull::new(ib)?;
+    // SAFETY: The device is valid because of the reference, and its link operations do not change
+    // once it is registered.
+    if unsafe { (*ib.as_ptr()).link_ops } != D::link_ops().ops.get().cast_const() {
+        // A driver in C has the same ID. (RDMA_DRIVER_UNKNOWN is the ID of any driver.)
+        // SAFETY: Releases the reference from above.
+        unsafe { raw::ib_device_put(ib.as_ptr()) };
+        return None;
+    }
+    // INVARIANT: Owns the reference from above. Only [`register`] gives devices the operations of a
+    // `LinkOps<D>`, and creates each as a `Device<D>`.
+    Some(DeviceRef(ib.cast()))
 }
+
+/// A running call of `rdma link add` for driver `D`: permission to [`register`] a device.
+///
+/// # Invariants
+///
+/// A [`LinkRegistration<D>`] exists until the call returns. Dropping that registration waits for
+/// the call (`rdma_link_unregister()` in nldev.c), and then unregisters the driver's devices.
+pub struct LinkRequest<'a, D: Driver>(PhantomData<&'a LinkOps<D>>);
 
 /// Creates a device with one port, which uses `netdev`, in the network namespace of `netdev`, and
 /// registers it under a name. ib_core then owns the device until it is unregistered: by `rdma link
-/// delete`, by its network device, or when the driver is unloaded. `guid` is the node GUID.
+/// delete`, by its network device, or when the [`LinkRegistration`] is dropped, which cannot happen
+/// before `_request` ends. `guid` is the node GUID.
 ///
 /// # Errors
 ///
 /// `ENODEV`: the namespace is being removed. `EEXIST`, `ENFILE`: a device has the name. `ENOMEM`.
 pub fn register<D: Driver>(
+    _request: &LinkRequest<'_, D>,
     name: &CStr,
     netdev: &NetDevice,
     guid: [u8; 8],
     completion_vectors: u32,
     data: D::Device,
-    link_ops: &'static LinkOps<D>,
 ) -> Result {
     let net = netdev.get_net().ok_or(ENODEV)?;
     // SAFETY: _ib_alloc_device() (device.c) allocates zeroed memory of that size and initializes
@@ -141,7 +161,7 @@ pub fn register<D: Driver>(
         (*ib).num_comp_vectors = completion_vectors as i32;
         (*ib).local_dma_lkey = 0;
         (*ib).node_guid = u64::from_ne_bytes(guid);
-        (*ib).link_ops = link_ops.ops.get();
+        (*ib).link_ops = D::link_ops().ops.get();
         (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
             | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV)
             | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);
@@ -189,7 +209,9 @@ impl<D: Driver> LinkOps<D> {
         // SAFETY: nldev.c passes a NUL-terminated name and a network device to which it holds a
         // reference.
         let (name, ndev) = unsafe { (CStr::from_char_ptr(name), NetDevice::from_raw(ndev)) };
-        super::object::errno(D::newlink(name, ndev))
+        // INVARIANT: Only `LinkRegistration` registers operations. `nldev_newlink()` (nldev.c)
+        // makes this call with `link_ops_rwsem` held, which `rdma_link_unregister()` takes.
+        super::object::errno(D::newlink(&LinkRequest(PhantomData), name, ndev))
     }
 
     /// Implements the driver's part of `rdma link delete`. Only ib_core calls it.
@@ -207,12 +229,13 @@ impl<D: Driver> LinkOps<D> {
 pub struct LinkRegistration<D: Driver>(&'static LinkOps<D>);
 
 impl<D: Driver> LinkRegistration<D> {
-    /// Registers the operations, after which users can create devices. Sleeps.
+    /// Registers the operations of driver `D`, after which users can create devices. Sleeps.
     ///
     /// # Errors
     ///
     /// `EBUSY`: they are or were registered.
-    pub fn new(ops: &'static LinkOps<D>) -> Result<Self> {
+    pub fn new() -> Result<Self> {
+        let ops = D::link_ops();
         if !ops.registered.populate(()) {
             return Err(EBUSY);
         }

@@ -6,7 +6,6 @@
 //! driver may run longer than that. So drivers report events through a target, which this module
 //! closes first. Closing waits for running callbacks, and later events are dropped.
 
-use super::wr::QpIdentity;
 use crate::{raw, sync::Gate};
 use core::ptr::NonNull;
 use kernel::{prelude::*, sync::Arc};
@@ -141,9 +140,38 @@ impl CqTarget {
     }
 }
 
-impl QpTarget {
-    /// Returns the identity of the queue pair for work completions.
-    pub fn identity(&self) -> QpIdentity {
-        QpIdentity(self.object.as_ptr())
+impl<I> Target<I> {
+    /// Returns ib_core's object, or `None` once its destruction has closed the target.
+    pub(super) fn object(&self) -> Option<NonNull<I>> {
+        self.gate.is_open().then_some(self.object)
+    }
+}
+
+/// A queue pair without a device, for tests. Dropping it destroys it.
+#[cfg(CONFIG_KUNIT = "y")]
+pub struct TestQp {
+    // Dropped before the object.
+    target: OpenTarget<raw::ib_qp>,
+    object: KBox<raw::ib_qp>,
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl TestQp {
+    /// Creates a queue pair without a consumer.
+    pub fn new() -> Result<Self> {
+        let mut object = KBox::new(pin_init::zeroed::<raw::ib_qp>(), GFP_KERNEL)?;
+        // SAFETY: The object is dropped after the target. It has no handler for events.
+        let target = unsafe { OpenTarget::new(NonNull::from(&mut *object)) }?;
+        Ok(Self { target, object })
+    }
+
+    /// Returns the target for its events.
+    pub fn target(&self) -> &Arc<QpTarget> {
+        &self.target.0
+    }
+
+    /// Returns whether a completion is of this queue pair.
+    pub fn has(&self, wc: &super::wr::Wc) -> bool {
+        core::ptr::eq(wc.qp, &raw const *self.object)
     }
 }

@@ -5,7 +5,7 @@
 use super::{
     address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
-    device::Device,
+    device::{Device, LinkOps, LinkRequest},
     event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     udata::Udata,
@@ -208,8 +208,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Board identifier.
     const BOARD_ID: &'static CStr;
 
+    /// Returns the operations of `rdma link add`, which are a static.
+    fn link_ops() -> &'static LinkOps<Self>;
+
     /// Creates a device on a network device: `rdma link add NAME type TYPE netdev NETDEV`.
-    fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
+    fn newlink(request: &LinkRequest<'_, Self>, name: &CStr, netdev: &NetDevice) -> Result;
 
     /// Called before `rdma link delete` unregisters the device.
     fn dellink(device: &Device<Self>) -> Result;

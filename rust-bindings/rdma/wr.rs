@@ -4,6 +4,7 @@
 
 use super::{
     device,
+    event::QpTarget,
     object::{Ah, Driver},
 };
 use crate::{raw, shared_bytes};
@@ -285,37 +286,47 @@ pub mod wc {
 ///
 /// The first `len` entries are initialized.
 pub struct WcBuffer<'a> {
-    pub(super) entries: &'a mut [MaybeUninit<Wc>],
-    pub(super) len: usize,
+    entries: &'a mut [MaybeUninit<Wc>],
+    len: usize,
 }
 
-impl WcBuffer<'_> {
+impl<'a> WcBuffer<'a> {
+    /// Creates a buffer without completions.
+    pub fn new(entries: &'a mut [MaybeUninit<Wc>]) -> Self {
+        // INVARIANT: No entry counts as initialized.
+        Self { entries, len: 0 }
+    }
+
+    /// Returns the completions.
+    pub fn completions(&self) -> &[Wc] {
+        let entries = self.entries.get(..self.len).unwrap_or_default();
+        // SAFETY: `MaybeUninit` has the layout of its contents, and these entries are initialized
+        // by the type invariant.
+        unsafe { slice::from_raw_parts(entries.as_ptr().cast(), entries.len()) }
+    }
+
     /// Returns whether the buffer has room for another completion.
     pub fn has_room(&self) -> bool {
         self.len < self.entries.len()
     }
 
-    /// Appends a completion of the queue pair `qp`, if there is room. `imm_or_key` is the immediate
-    /// data (network byte order) or the invalidated key. The caller sets the other fields of `wc`.
-    pub fn push(&mut self, wr_id: u64, imm_or_key: u32, qp: &QpIdentity, mut wc: Wc) {
+    /// Appends a completion of the queue pair of `qp`, if there is room and the queue pair exists:
+    /// the completion names ib_core's object, which the consumer may use until it destroys that.
+    /// `imm_or_key` is the immediate data (network byte order) or the invalidated key. The caller
+    /// sets the other fields of `wc`.
+    pub fn push(&mut self, wr_id: u64, imm_or_key: u32, qp: &QpTarget, mut wc: Wc) {
         let Some(entry) = self.entries.get_mut(self.len) else {
+            return;
+        };
+        let Some(object) = qp.object() else {
             return;
         };
         wc.__bindgen_anon_1.wr_id = wr_id;
         wc.ex.invalidate_rkey = imm_or_key;
-        wc.qp = qp.0;
+        wc.qp = object.as_ptr();
         wc.port_num = device::PORT;
         // INVARIANT: The entry is initialized here.
         entry.write(wc);
         self.len = self.len.wrapping_add(1);
     }
 }
-
-/// Identity of a completion's ib_core queue pair: a pointer that only the consumer dereferences.
-#[derive(Clone, Copy)]
-pub struct QpIdentity(pub(super) *mut raw::ib_qp);
-
-// SAFETY: The pointer is an identity, and this crate never dereferences it.
-unsafe impl Send for QpIdentity {}
-// SAFETY: A shared reference only allows copying the pointer.
-unsafe impl Sync for QpIdentity {}

@@ -48,6 +48,12 @@ impl Gate {
         (before & CLOSED == 0).then_some(guard)
     }
 
+    /// Returns whether users are let in. Another context may close the gate at any time.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.load(Relaxed) & CLOSED == 0
+    }
+
     /// Leaves the gate in place of a guard that was forgotten.
     ///
     /// # Safety

@@ -35,8 +35,9 @@ impl IndexPool {
     }
 
     /// Allocates the lowest free index of `range`. Returns `ENOSPC` if no index is free, `EINVAL`
-    /// if the range extends beyond `i32::MAX`. Any context that `flags` allows; memory is charged
-    /// to the current process's memory cgroup if it allows sleeping.
+    /// if the range extends beyond `i32::MAX`, `ENOMEM` if memory is needed and missing. Any
+    /// context that `flags` allows: `GFP_KERNEL`, `GFP_NOWAIT` or `GFP_ATOMIC`. Memory is charged
+    /// to the current process's memory cgroup, except with `GFP_ATOMIC`.
     pub fn alloc(&self, range: RangeInclusive<u32>, flags: Flags) -> Result<u32> {
         let (min, max) = (*range.start(), *range.end());
         if max > i32::MAX as u32 {
@@ -45,8 +46,11 @@ impl IndexPool {
         // The kernel crate's `Flags` do not expose their value.
         let gfp = if flags.contains(GFP_KERNEL) {
             raw::GFP_KERNEL_ACCOUNT
-        } else {
+        } else if flags.contains(GFP_ATOMIC) {
             raw::GFP_ATOMIC
+        } else {
+            // With `__GFP_ACCOUNT`, which has no binding of its own.
+            raw::GFP_NOWAIT | raw::GFP_KERNEL_ACCOUNT & !raw::GFP_KERNEL
         };
         // SAFETY: The ida is initialised by the type invariant, and `ida_alloc_range` (lib/idr.c)
         // locks it.

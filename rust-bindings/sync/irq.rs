@@ -2,11 +2,14 @@
 
 //! Sections with softirqs or interrupts disabled on the current CPU, and spin locks in them.
 //!
-//! C headers: `include/linux/bottom_half.h`, `include/linux/irqflags.h`.
+//! C headers: `include/linux/bottom_half.h`, `include/linux/spinlock.h`.
 
 use super::PerCpuCounters;
 use crate::raw;
-use core::ops::{Deref, DerefMut};
+use core::{
+    mem::ManuallyDrop,
+    ops::{Deref, DerefMut},
+};
 use kernel::{
     prelude::*,
     sync::{lock::spinlock::SpinLockGuard, SpinLock},
@@ -56,59 +59,24 @@ pub fn in_serving_softirq() -> bool {
     raw::safe::shim_in_serving_softirq()
 }
 
-/// A guard that disables interrupts on this CPU and restores their previous state when it is
-/// dropped. Guards must be dropped in reverse order of creation.
-pub struct IrqGuard(usize, NotThreadSafe);
-
-impl IrqGuard {
-    /// Disables interrupts.
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self(raw::safe::shim_local_irq_save(), NotThreadSafe)
-    }
-}
-
-impl Drop for IrqGuard {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: `new` saved this state on this CPU: the guard is not `Send`, and a task does not
-        // sleep with interrupts disabled.
-        unsafe { raw::shim_local_irq_restore(self.0) };
-    }
-}
-
-/// A [`SpinLock`] that is held with softirqs or interrupts disabled by guard `G`, which is dropped
-/// after the lock has been released.
-pub struct Locked<'a, T, G> {
-    // Fields are dropped in declaration order.
-    guard: SpinLockGuard<'a, T>,
-    _outer: G,
-}
-
 /// A [`SpinLock`] that is held with softirqs disabled.
-pub type BhLocked<'a, T> = Locked<'a, T, BhGuard>;
+pub struct BhLocked<'a, T> {
+    // Dropped before `_bh`.
+    guard: SpinLockGuard<'a, T>,
+    _bh: BhGuard,
+}
 
 /// Disables softirqs and takes the lock (`spin_lock_bh()`).
 #[inline]
 pub fn lock_bh<T>(lock: &SpinLock<T>) -> BhLocked<'_, T> {
-    let outer = BhGuard::new();
-    Locked {
+    let bh = BhGuard::new();
+    BhLocked {
         guard: lock.lock(),
-        _outer: outer,
+        _bh: bh,
     }
 }
 
-/// Disables interrupts and takes the lock (`spin_lock_irqsave()`).
-#[inline]
-pub fn lock_irqsave<T>(lock: &SpinLock<T>) -> Locked<'_, T, IrqGuard> {
-    let outer = IrqGuard::new();
-    Locked {
-        guard: lock.lock(),
-        _outer: outer,
-    }
-}
-
-impl<T, G> Deref for Locked<'_, T, G> {
+impl<T> Deref for BhLocked<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -116,10 +84,72 @@ impl<T, G> Deref for Locked<'_, T, G> {
     }
 }
 
-impl<T: Unpin, G> DerefMut for Locked<'_, T, G> {
+impl<T: Unpin> DerefMut for BhLocked<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
+    }
+}
+
+/// A [`SpinLock`] that is held with interrupts disabled. With `CONFIG_PREEMPT_RT` the lock sleeps,
+/// and interrupts stay enabled, as for `spin_lock_irqsave()` in C. Such locks must be released in
+/// reverse order.
+///
+/// # Invariants
+///
+/// `guard` is that of a lock that [`lock_irqsave`] has taken, which `spin_lock_irqsave()` returned
+/// `flags` for.
+pub struct IrqLocked<'a, T> {
+    /// Never dropped, because `drop` releases the lock.
+    guard: ManuallyDrop<SpinLockGuard<'a, T>>,
+    flags: usize,
+}
+
+/// Returns the C lock.
+#[inline]
+fn raw_lock<T>(lock: &SpinLock<T>) -> *mut raw::spinlock_t {
+    // The state is the first field of the `repr(C)` struct `Lock` (rust/kernel/sync/lock.rs).
+    (&raw const *lock).cast_mut().cast()
+}
+
+/// Disables interrupts and takes the lock (`spin_lock_irqsave()`).
+#[inline]
+pub fn lock_irqsave<T>(lock: &SpinLock<T>) -> IrqLocked<'_, T> {
+    // SAFETY: A `SpinLock` is initialised. spin_lock_irqsave() (linux/spinlock.h) may be called in
+    // any context.
+    let flags = unsafe { raw::shim_spin_lock_irqsave(raw_lock(lock)) };
+    // SAFETY: The lock was taken just above.
+    let guard = unsafe { SpinLockGuard::new(lock, ()) };
+    // INVARIANT: The lock was taken with these flags.
+    IrqLocked {
+        guard: ManuallyDrop::new(guard),
+        flags,
+    }
+}
+
+impl<T> Deref for IrqLocked<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: Unpin> DerefMut for IrqLocked<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T> Drop for IrqLocked<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Otherwise another lock was released before this one, which was taken first.
+        debug_assert!(cfg!(CONFIG_PREEMPT_RT) || irqs_disabled());
+        // SAFETY: The lock is held by the type invariant, and `guard` is not dropped. The guard is
+        // not `Send`, so this is the task that has taken the lock.
+        unsafe { raw::shim_spin_unlock_irqrestore(raw_lock(self.guard.lock_ref()), self.flags) };
     }
 }
 

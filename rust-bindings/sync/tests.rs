@@ -6,13 +6,14 @@
 mod cases {
     use crate::{
         impl_has_serial_work,
+        sync::{irqs_disabled, lock_irqsave, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{ModuleWorkqueue, Placement},
-        sync::{irq::IrqGuard, irqs_disabled, RcuArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
         sync::{SerialTask, SerialWork},
         time,
     };
     use kernel::{
+        new_spinlock,
         prelude::*,
         static_lock_class,
         sync::{
@@ -55,11 +56,17 @@ mod cases {
 
     #[test]
     fn interrupts_are_restored() -> Result {
+        let new = |value| KBox::pin_init(new_spinlock!(value), GFP_KERNEL);
+        let (outer, inner) = (new(1)?, new(2)?);
         assert!(!irqs_disabled());
-        let guard = IrqGuard::new();
+        let mut first = lock_irqsave(&outer);
         assert!(irqs_disabled());
-        drop(guard);
+        *first += *lock_irqsave(&inner);
+        assert!(irqs_disabled());
+        drop(first);
         assert!(!irqs_disabled());
+        // Both locks are free.
+        assert_eq!((*lock_irqsave(&outer), *inner.lock()), (3, 2));
         Ok(())
     }
 

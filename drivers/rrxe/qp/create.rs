@@ -191,7 +191,6 @@ impl Qp {
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),
                 payer,
-                identity: target.identity(),
                 target,
                 send_cq: cq(init.send_cq)?,
                 recv_cq: cq(init.recv_cq)?,
@@ -239,6 +238,10 @@ impl Drop for QpHandle {
         SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
         qp.timer_work.close();
         qp.event_work.close();
+        // No side adds completions from here on.
+        for cq in [&qp.send_cq, &qp.recv_cq] {
+            cq.remove(&qp.target);
+        }
         let recv = lock_bh(&qp.recv).consumer.take();
         let send = lock_bh(&qp.send).consumer.take();
         // Unpins the rings, which may sleep.

@@ -50,7 +50,6 @@ use linux_rdma::{
     net::KeptDatagram,
     rdma::{
         qp::{QpAttr, QpCap, QpType},
-        wr::QpIdentity,
         QpTarget,
     },
     sync::{RcuArc, SerialWork, SoftTimer},
@@ -84,7 +83,6 @@ pub(crate) struct Qp {
     /// The user that pays for the queue pair.
     payer: Payer,
     target: Arc<QpTarget>,
-    identity: QpIdentity,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     /// The shared receive queue, if it has no receive ring of its own.
@@ -301,14 +299,14 @@ impl PendingCompletions {
         }
         // Packets of one batch rarely complete to several queues. `report` notifies the first
         // queue, a softirq the others.
-        let lost = cq.push(cqe, qp.identity).is_err();
+        let lost = cq.push(cqe, &qp.target).is_err();
         self.overflow_elsewhere |= lost;
         Cq::report(cq, lost, is_solicited(cqe), true);
     }
 
     /// Pushes a completion and records that the consumer must be notified.
     fn push(&mut self, cq: &Cq, cqe: &Cqe, qp: &Qp) {
-        match cq.push(cqe, qp.identity) {
+        match cq.push(cqe, &qp.target) {
             Ok(()) => {
                 self.pushed = true;
                 self.solicited |= is_solicited(cqe);

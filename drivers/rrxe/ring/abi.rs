@@ -57,7 +57,7 @@
 //! The user program ORs [`ARM_ANY`] or [`ARM_SOLICITED`] into [`RingHeader::arm`] and then polls
 //! once more, as the verbs require. After publishing completions, the kernel executes a
 //! sequentially consistent fence and reads the word. If the completions match, it clears the word
-//! and raises one completion event. No system call is needed to arm.
+//! and raises one completion event. A system call is rarely needed to arm (see below).
 //!
 //! # Arming a completion queue that is not empty
 //!
@@ -72,6 +72,20 @@
 //! counter. If completions wait that the arming asks for, and its consumer counter is not
 //! [`RingHeader::notified`], it calls the kernel (`REQ_NOTIFY_CQ`). The kernel raises the event
 //! unless it has taken the arming meanwhile.
+//!
+//! # The limit of events
+//!
+//! An event takes kernel memory, which is charged to nobody, until the program reads it. With
+//! [`FEATURE_EVENT_LIMIT`], a completion queue whose program has set [`COUNTS_EVENTS`] raises at
+//! most [`MAX_EVENTS`] events between two calls of the kernel (`REQ_NOTIFY_CQ`). Then the arming
+//! stays in its word until the next call, which raises the event if completions have matched the
+//! arming meanwhile.
+//!
+//! [`RingHeader::events`] is the number of events since the last call. The kernel increments it
+//! before it takes an arming, with a sequentially consistent exchange. So the user program calls
+//! the kernel if it finds [`MAX_EVENTS`] there before it arms, which is once in [`MAX_EVENTS`]
+//! events. It looks again after it has armed and executed a sequentially consistent fence, because
+//! another thread's arming may have caused the last event meanwhile.
 
 use core::mem::{align_of, offset_of, size_of};
 
@@ -102,6 +116,8 @@ pub const RING_DOORBELL: usize = offset_of!(RingHeader, doorbell);
 pub const RING_DOORBELL_EVENT: usize = offset_of!(RingHeader, doorbell_event);
 pub const RING_ARM: usize = offset_of!(RingHeader, arm);
 pub const RING_NOTIFIED: usize = offset_of!(RingHeader, notified);
+pub const RING_EVENTS: usize = offset_of!(RingHeader, events);
+pub const RING_FLAGS: usize = offset_of!(RingHeader, flags);
 
 /// First bytes of each ring. Words of different writers have cache lines of their own.
 ///
@@ -125,8 +141,18 @@ pub struct RingHeader {
     /// Completion queues: the consumer counter of the last event, if completions waited then.
     /// Initially [`NOT_NOTIFIED`]. Only the kernel writes it.
     pub notified: u32,
-    pub _pad3: [u32; 14],
+    /// Completion queues: events since the last call of the kernel. Only the kernel writes it.
+    pub events: u32,
+    /// Completion queues: [`COUNTS_EVENTS`] or zero. Only the user program writes it.
+    pub flags: u32,
+    pub _pad3: [u32; 12],
 }
+
+/// [`RingHeader::flags`]: the program calls the kernel after [`MAX_EVENTS`] events.
+pub const COUNTS_EVENTS: u32 = 1;
+
+/// Largest number of events of a completion queue between two calls of the kernel.
+pub const MAX_EVENTS: u32 = 16;
 
 /// [`RingHeader::notified`]: no event has been raised. One less than the first counter.
 pub const NOT_NOTIFIED: u32 = u32::MAX;
@@ -300,6 +326,9 @@ pub const NO_VLAN: u16 = 0xffff;
 
 /// [`AllocUcontextResp::features`]: the context is in poll mode.
 pub const FEATURE_POLL: u64 = 1;
+/// [`AllocUcontextResp::features`]: [`RingHeader::events`] counts, and [`COUNTS_EVENTS`] limits the
+/// events of a completion queue.
+pub const FEATURE_EVENT_LIMIT: u64 = 2;
 
 /// Driver part of GET_CONTEXT. A program that asks for nothing omits it: a kernel may not know it,
 /// and refuses anything but zero with `EOPNOTSUPP`.
@@ -400,6 +429,7 @@ const _: () = {
     assert!(RING_PRODUCER == 0 && RING_CONSUMER == 64);
     assert!(RING_DOORBELL == 128 && RING_DOORBELL_EVENT == 132);
     assert!(RING_ARM == 192 && RING_NOTIFIED == 196);
+    assert!(RING_EVENTS == 200 && RING_FLAGS == 204);
     assert!(size_of::<WqeOp>() == 32);
     assert!(size_of::<SendWqe>() == 64);
     assert!(align_of::<SendWqe>() == 8);

@@ -12,8 +12,9 @@ use crate::{
     limits,
     ring::{
         abi::{
-            self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, CQE_GRH, CQE_WITH_IMM, CQE_WITH_INV,
-            NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_NOTIFIED, RING_PRODUCER,
+            self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, COUNTS_EVENTS, CQE_GRH, CQE_WITH_IMM,
+            CQE_WITH_INV, MAX_EVENTS, NOT_NOTIFIED, RING_ARM, RING_CONSUMER, RING_EVENTS,
+            RING_FLAGS, RING_NOTIFIED, RING_PRODUCER,
         },
         Ring,
     },
@@ -30,8 +31,8 @@ use linux_rdma::{
     impl_has_serial_work,
     rdma::{
         attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
-        wr::{wc, QpIdentity, Wc, WcBuffer},
-        CqEvent, CqTarget, Device, Udata,
+        wr::{wc, Wc, WcBuffer},
+        CqEvent, CqTarget, Device, QpTarget, Udata,
     },
     sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
 };
@@ -72,13 +73,17 @@ const STRIDE: u32 = core::mem::size_of::<Cqe>() as u32;
 struct Queue {
     /// `None` if completions are discarded: the queue is destroyed, or internal.
     ring: Option<Ring>,
-    /// Kernel consumers: the queue pairs that the entries belong to.
-    qps: KVVec<Option<QpIdentity>>,
+    /// Kernel consumers: the queue pairs that the waiting entries belong to.
+    qps: KVVec<Option<Arc<QpTarget>>>,
     /// Entries published so far.
     producer: u32,
     /// Copy of [`abi::RingHeader::notified`]. It only advances: a program that moves its consumer
     /// counter back gets no further event for a completion.
     notified: u32,
+    /// Copy of [`abi::RingHeader::events`].
+    events: u32,
+    /// Completions have matched the arming since the queue has raised [`MAX_EVENTS`] events.
+    withheld: bool,
     /// A completion was lost: no further completion is added.
     overflow: bool,
     /// The consumer was told of the loss.
@@ -86,7 +91,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn push(&mut self, cqe: &Cqe, qp: QpIdentity) -> Result {
+    fn push(&mut self, cqe: &Cqe, qp: &Arc<QpTarget>) -> Result {
         let Some(ring) = &self.ring else {
             return Ok(());
         };
@@ -97,10 +102,40 @@ impl Queue {
         }
         ring.write(self.producer, cqe)?;
         if let Some(entry) = self.qps.get_mut(ring.slot(self.producer)) {
-            *entry = Some(qp);
+            *entry = Some(qp.clone());
         }
         self.producer = self.producer.wrapping_add(1);
         ring.store_release(RING_PRODUCER, self.producer);
+        Ok(())
+    }
+
+    /// Removes the waiting completions of a queue pair from the queue of a kernel consumer. The
+    /// order of the others stays.
+    ///
+    /// Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
+    /// newer ones that are removed. The free entries at the old end are returned.
+    fn remove(&mut self, qp: &Arc<QpTarget>) -> Result {
+        let Some(ring) = self.ring.as_ref().filter(|_| !self.qps.is_empty()) else {
+            return Ok(());
+        };
+        let first = ring.load_acquire(RING_CONSUMER);
+        let mut removed = 0u32;
+        for i in (0..self.producer.wrapping_sub(first)).rev() {
+            let at = first.wrapping_add(i);
+            let owner = self.qps.get_mut(ring.slot(at)).and_then(Option::take);
+            if owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, qp)) {
+                removed = removed.wrapping_add(1);
+                continue;
+            }
+            let to = at.wrapping_add(removed);
+            if removed != 0 {
+                ring.write(to, &ring.read::<Cqe>(at)?)?;
+            }
+            if let Some(entry) = self.qps.get_mut(ring.slot(to)) {
+                *entry = owner;
+            }
+        }
+        ring.store_release(RING_CONSUMER, first.wrapping_add(removed));
         Ok(())
     }
 
@@ -115,27 +150,44 @@ impl Queue {
             // kernel consumer does both under the lock.
             smp_mb();
         }
-        let hit =
-            ring.load_acquire(RING_ARM) & wanted != 0 && ring.exchange(RING_ARM, 0) & wanted != 0;
-        if hit {
-            if let Some(consumer) = self.unnotified() {
-                self.set_notified(consumer);
-            }
+        if ring.load_acquire(RING_ARM) & wanted == 0 {
+            return false;
+        }
+        if self.events >= MAX_EVENTS && ring.load_acquire(RING_FLAGS) & COUNTS_EVENTS != 0 {
+            self.withheld = true;
+            return false;
+        }
+        self.take_arming(wanted)
+    }
+
+    /// Takes the arming of a user program that calls the kernel, if an event was withheld until
+    /// then, or if completions wait, unless the last event was for the oldest of them.
+    fn disarm_at_call(&mut self) -> bool {
+        self.set_events(0);
+        let withheld = core::mem::take(&mut self.withheld);
+        (withheld || self.unnotified().is_some()) && self.take_arming(ARM_ANY | ARM_SOLICITED)
+    }
+
+    /// Takes the arming. Returns whether it is one of `wanted`.
+    fn take_arming(&mut self, wanted: u32) -> bool {
+        let before = self.events;
+        // Before the exchange: a program that arms after it finds the new number.
+        self.set_events(before.saturating_add(1));
+        let armed = self.ring.as_ref().map(|ring| ring.exchange(RING_ARM, 0));
+        let hit = armed.is_some_and(|armed| armed & wanted != 0);
+        if !hit {
+            self.set_events(before);
+        } else if let Some(consumer) = self.unnotified() {
+            self.set_notified(consumer);
         }
         hit
     }
 
-    /// Takes the arming of a user program that has found completions in its queue, unless the last
-    /// event was for the oldest of them.
-    fn disarm_for_waiting(&mut self) -> bool {
-        let (Some(ring), Some(consumer)) = (&self.ring, self.unnotified()) else {
-            return false;
-        };
-        let hit = ring.exchange(RING_ARM, 0) != 0;
-        if hit {
-            self.set_notified(consumer);
+    fn set_events(&mut self, events: u32) {
+        self.events = events;
+        if let Some(ring) = &self.ring {
+            ring.store_release(RING_EVENTS, events);
         }
-        hit
     }
 
     /// Returns the consumer counter, if completions wait and the last event was not for the oldest
@@ -203,6 +255,8 @@ impl Cq {
                     qps,
                     producer: 0,
                     notified: NOT_NOTIFIED,
+                    events: 0,
+                    withheld: false,
                     overflow: false,
                     overflow_reported: false,
                 }, "rrxe_cq"),
@@ -276,6 +330,8 @@ impl Cq {
             queue.producer = used;
             queue.ring = Some(to);
             queue.set_notified(notified);
+            let events = queue.events;
+            queue.set_events(events);
             return Ok(capacity);
         }
     }
@@ -283,8 +339,18 @@ impl Cq {
     /// Adds a completion. On failure, the queue is full, and the queue pair must enter the Error
     /// state (IBA 10.8).
     #[inline]
-    pub(crate) fn push(&self, cqe: &Cqe, qp: QpIdentity) -> Result {
+    pub(crate) fn push(&self, cqe: &Cqe, qp: &Arc<QpTarget>) -> Result {
         lock_irqsave(&self.queue).push(cqe, qp)
+    }
+
+    /// Removes the completions of a queue pair that is being destroyed, after it has added the last
+    /// one. So a kernel consumer does not find a completion that names the destroyed queue pair.
+    /// The provider removes those in the queues of user programs. The work is proportional to the
+    /// waiting completions, whose number a kernel consumer decides.
+    pub(crate) fn remove(&self, qp: &Arc<QpTarget>) {
+        let removed = lock_irqsave(&self.queue).remove(qp);
+        // Reads and writes of a kernel's own ring do not fail.
+        debug_assert!(removed.is_ok());
     }
 
     /// Notifies the consumer of completions, if it has armed the queue; or, with `lost`, tells it
@@ -320,29 +386,35 @@ impl Cq {
 
     /// POLL_CQ of a kernel consumer.
     pub(crate) fn poll(&self, to: &mut WcBuffer<'_>) {
-        let queue = lock_irqsave(&self.queue);
-        let Some(ring) = &queue.ring else {
+        let mut queue = lock_irqsave(&self.queue);
+        let Queue {
+            ring: Some(ring),
+            qps,
+            producer,
+            ..
+        } = &mut *queue
+        else {
             return;
         };
         let mut consumer = ring.load_acquire(RING_CONSUMER);
-        while to.has_room() && consumer != queue.producer {
-            let qp = queue.qps.get(ring.slot(consumer));
-            let (Ok(cqe), Some(Some(qp))) = (ring.read::<Cqe>(consumer), qp) else {
+        while to.has_room() && consumer != *producer {
+            let qp = qps.get_mut(ring.slot(consumer)).and_then(Option::take);
+            let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
                 break;
             };
-            to.push(cqe.wr_id, cqe.imm_or_key, qp, contents(&cqe));
+            to.push(cqe.wr_id, cqe.imm_or_key, &qp, contents(&cqe));
             consumer = consumer.wrapping_add(1);
         }
         ring.store_release(RING_CONSUMER, consumer);
     }
 
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
-    /// and returns true if completions wait. A user program has armed its queue already, and calls
-    /// because completions wait.
+    /// and returns true if completions wait. A user program arms its queue itself, and calls if
+    /// completions wait, or if the queue has raised [`MAX_EVENTS`] events.
     pub(crate) fn arm(&self, solicited: bool) -> bool {
         let mut queue = lock_irqsave(&self.queue);
         if !self.is_kernel {
-            let due = queue.disarm_for_waiting();
+            let due = queue.disarm_at_call();
             drop(queue);
             if due {
                 self.notify(COMPLETIONS);
@@ -410,5 +482,77 @@ fn contents(cqe: &Cqe) -> Wc {
         smac: cqe.smac,
         vlan_id: cqe.vlan_id,
         ..Zeroable::zeroed()
+    }
+}
+
+#[cfg(CONFIG_KUNIT = "y")]
+#[kernel::prelude::kunit_tests(rrxe_cq)]
+mod tests {
+    use super::*;
+    use core::mem::MaybeUninit;
+    use linux_rdma::rdma::TestQp;
+
+    /// Creates a queue of a kernel consumer.
+    fn queue(capacity: u32) -> Result<Arc<Cq>> {
+        Cq::new(Some(Ring::for_kernel(capacity, STRIDE)?), true, None)
+    }
+
+    fn push(cq: &Cq, qp: &TestQp, byte_len: u32) -> Result {
+        let cqe = Cqe {
+            byte_len,
+            ..Cqe::default()
+        };
+        cq.push(&cqe, qp.target())
+    }
+
+    /// Polls all completions, which must be of `qp`. Returns their lengths, which are digits, as
+    /// one decimal number.
+    fn poll(cq: &Cq, qp: &TestQp) -> u32 {
+        let mut entries = [const { MaybeUninit::uninit() }; 8];
+        let mut buffer = WcBuffer::new(&mut entries);
+        cq.poll(&mut buffer);
+        buffer.completions().iter().fold(0, |digits, wc| {
+            assert!(qp.has(wc));
+            digits * 10 + wc.byte_len
+        })
+    }
+
+    #[test]
+    fn no_completion_of_a_destroyed_queue_pair() -> Result {
+        let (cq, kept, destroyed) = (queue(8)?, TestQp::new()?, TestQp::new()?);
+        // Moves the counters so that the removal crosses the end of the ring.
+        for len in 1..=5 {
+            push(&cq, &kept, len)?;
+        }
+        assert_eq!(poll(&cq, &kept), 12345);
+        for (len, qp) in [
+            (1, &destroyed),
+            (2, &kept),
+            (3, &destroyed),
+            (4, &destroyed),
+            (5, &kept),
+            (6, &kept),
+            (7, &destroyed),
+            (8, &kept),
+        ] {
+            push(&cq, qp, len)?;
+        }
+        cq.remove(destroyed.target());
+        drop(destroyed);
+        // The removal makes room.
+        push(&cq, &kept, 9)?;
+        assert_eq!(poll(&cq, &kept), 25689);
+        Ok(())
+    }
+
+    /// A completion that was not removed is not reported once its queue pair is destroyed.
+    #[test]
+    fn a_completion_does_not_outlive_its_queue_pair() -> Result {
+        let (cq, kept, destroyed) = (queue(8)?, TestQp::new()?, TestQp::new()?);
+        push(&cq, &destroyed, 1)?;
+        push(&cq, &kept, 2)?;
+        drop(destroyed);
+        assert_eq!(poll(&cq, &kept), 2);
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use kernel::{prelude::*, str::CStr};
 use linux_rdma::{
     errno::{is_address_in_use, not_supported},
     net::{NetDevice, NetdevEvents},
-    rdma::device::{self, by_netdev, LinkOps},
+    rdma::device::{self, by_netdev, LinkOps, LinkRequest},
     sync::num_possible_cpus,
 };
 
@@ -19,7 +19,7 @@ use linux_rdma::{
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
 
 /// Creates a device on a network device.
-pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
+pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevice) -> Result {
     let dev = netdev.name();
     if netdev.is_vlan() {
         pr_err!(
@@ -53,7 +53,7 @@ pub(crate) fn add(name: &CStr, netdev: &NetDevice) -> Result {
     let data = DeviceState::new(&state, netdev, share)?;
     let guid = data.guid;
     let vectors = num_possible_cpus();
-    device::register(name, netdev, guid, vectors, data, &LINK_OPS).inspect_err(|&e| {
+    device::register(request, name, netdev, guid, vectors, data).inspect_err(|&e| {
         if e == EEXIST || e == ENFILE {
             pr_err!("{dev}: a device named {name} exists already; choose another name\n");
         } else {

@@ -13,6 +13,7 @@ use kernel::{
     prelude::*,
     static_lock_class,
     sync::{rcu, Arc},
+    types::ScopeGuard,
 };
 use linux_rdma::{
     net::IpAddr,
@@ -101,6 +102,9 @@ impl DeviceState {
         };
         let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
         let (groups, quota) = (&self.multicast, &self.tables.quotas.memberships);
+        // Before the lock, because this may wait for memory of the payer's control group.
+        quota.charge(payer)?;
+        let charged = ScopeGuard::new(|| quota.uncharge(payer));
         let mut writer = groups.members.lock();
         let (count, is_member) = {
             let rcu = rcu::read_lock();
@@ -114,11 +118,10 @@ impl DeviceState {
         if count >= limits::MAX_MCAST_QP_ATTACH as usize {
             return Err(ENOMEM);
         }
-        quota.charge(payer)?;
         if count == 0 {
-            let joined = self.netdev.join_multicast(&address);
-            joined.inspect_err(|_| quota.uncharge(payer))?;
+            self.netdev.join_multicast(&address)?;
         }
+        charged.dismiss();
         writer.push(groups.list(&address), entry);
         Ok(())
     }

@@ -4,8 +4,10 @@
 //!
 //! The limits in [`limits`] are those of the module. A user may have half of what the others leave
 //! of a limit: with n users each gets one part in n + 1, and a new user always finds something
-//! left. A process with CAP_SYS_RESOURCE may create objects beyond its user's share, and consumers
-//! in the kernel have none. Both have only the limits of the module.
+//! left. The share is smaller for objects that nobody needs in such numbers: ib_core allocates some
+//! 300 bytes for each object, which are charged to no control group. A process with
+//! CAP_SYS_RESOURCE may create objects beyond its user's share, and consumers in the kernel have
+//! none. Both have only the limits of the module.
 //!
 //! The caller pays: the effective user of the process that creates an object, until the object is
 //! destroyed by any process. Locked memory (`ib_umem_get()` in drivers/infiniband/core/umem.c) and
@@ -56,14 +58,16 @@ impl Usage {
     }
 
     /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
-    /// if there are `max` objects already, or if a user that is not `exempt` has its share.
-    fn add(&mut self, max: u32, payer: Payer, exempt: bool, node: &mut Option<NewNode>) -> bool {
+    /// if the module has its maximum of objects already, or if a user that is not `exempt` has its
+    /// share.
+    fn add(&mut self, max: Max, payer: Payer, exempt: bool, node: &mut Option<NewNode>) -> bool {
+        let (module, user) = (max.module as usize, max.user as usize);
         let (has, may) = match payer {
             Some(uid) if !exempt => {
                 let own = self.users.get(&uid).map_or(0, |user| user.objects as usize);
-                (own, share(max as usize, self.all as usize, own))
+                (own, share(module, self.all as usize, own).min(user))
             }
-            _ => (self.all as usize, max as usize),
+            _ => (self.all as usize, module),
         };
         if has >= may {
             return false;
@@ -110,16 +114,27 @@ impl Usage {
     }
 }
 
+/// The largest numbers of objects of one kind.
+#[derive(Clone, Copy)]
+struct Max {
+    /// Of the module.
+    module: u32,
+    /// Of a user, besides its share.
+    user: u32,
+}
+
 /// The limit of one kind of object, and the objects that count.
 #[pin_data]
 pub(crate) struct Quota {
-    max: u32,
+    max: Max,
     #[pin]
     usage: SpinLock<Usage>,
 }
 
 impl Quota {
-    fn new(max: u32) -> Result<Arc<Self>> {
+    /// A user's share is half of what the others leave, but `user` at most.
+    fn new(module: u32, user: u32) -> Result<Arc<Self>> {
+        let max = Max { module, user };
         Arc::pin_init(
             pin_init!(Self {
                 max,
@@ -230,15 +245,16 @@ pub(crate) struct Quotas {
 
 impl Quotas {
     pub(crate) fn new() -> Result<Self> {
+        let of_all = |max| Quota::new(max, max);
         Ok(Self {
-            domains: Quota::new(limits::MAX_PD)?,
-            address_handles: Quota::new(limits::MAX_AH)?,
-            completion_queues: Quota::new(limits::MAX_CQ)?,
-            queue_pairs: Quota::new(limits::MAX_QP)?,
-            shared_receive_queues: Quota::new(limits::MAX_SRQ)?,
-            regions: Quota::new(limits::MAX_MR)?,
-            windows: Quota::new(limits::MAX_MW)?,
-            memberships: Quota::new(limits::MAX_TOTAL_MCAST_QP_ATTACH)?,
+            domains: Quota::new(limits::MAX_PD, limits::MAX_USER_PD)?,
+            address_handles: Quota::new(limits::MAX_AH, limits::MAX_USER_AH)?,
+            completion_queues: of_all(limits::MAX_CQ)?,
+            queue_pairs: of_all(limits::MAX_QP)?,
+            shared_receive_queues: of_all(limits::MAX_SRQ)?,
+            regions: of_all(limits::MAX_MR)?,
+            windows: of_all(limits::MAX_MW)?,
+            memberships: of_all(limits::MAX_TOTAL_MCAST_QP_ATTACH)?,
         })
     }
 }
@@ -248,12 +264,19 @@ impl Quotas {
 mod tests {
     use super::*;
 
-    const LIMIT: u32 = 12;
+    const LIMIT: Max = Max {
+        module: 12,
+        user: 12,
+    };
 
     /// Counts objects of this payer until one is refused. Returns their number.
     fn fill(usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
+        fill_to(LIMIT, usage, payer, exempt)
+    }
+
+    fn fill_to(max: Max, usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
         let mut count = 0;
-        while usage.add(LIMIT, payer, exempt, &mut Some(NewNode::new(GFP_KERNEL)?)) {
+        while usage.add(max, payer, exempt, &mut Some(NewNode::new(GFP_KERNEL)?)) {
             count += 1;
         }
         Ok(count)
@@ -268,6 +291,17 @@ mod tests {
         let _ = usage.remove(Some(2));
         assert_eq!(fill(&mut usage, Some(1), false)?, 0);
         assert_eq!(fill(&mut usage, Some(2), false)?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_user_has_no_more_than_its_maximum() -> Result {
+        let (mut usage, max) = (Usage::new(), Max { user: 4, ..LIMIT });
+        assert_eq!(fill_to(max, &mut usage, Some(1), false)?, 4);
+        assert_eq!(fill_to(max, &mut usage, Some(2), false)?, 4);
+        // Half of what the others leave is less.
+        assert_eq!(fill_to(max, &mut usage, Some(3), false)?, 2);
+        assert_eq!(fill_to(max, &mut usage, Some(1), true)?, 2);
         Ok(())
     }
 
@@ -303,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_object_counts_until_it_is_dropped() -> Result {
-        let quota = Quota::new(1)?;
+        let quota = Quota::new(1, 1)?;
         let object = Charge::new(&quota, false)?.of(());
         assert_eq!(Charge::new(&quota, false).err(), Some(ENOMEM));
         drop(object);

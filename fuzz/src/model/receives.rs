@@ -35,6 +35,8 @@ pub mod status {
     pub const LENGTH: u8 = 1;
     /// IBV_WC_WR_FLUSH_ERR
     pub const FLUSHED: u8 = 5;
+    /// IBV_WC_LOC_ACCESS_ERR
+    pub const LOCAL_ACCESS: u8 = 8;
     /// IBV_WC_REM_INV_REQ_ERR
     pub const INVALID: u8 = 9;
     /// IBV_WC_REM_ACCESS_ERR

@@ -126,7 +126,7 @@ impl Model {
                 self.state.asked = false;
                 match self.execute(request) {
                     Ok(packets) => self.expected = (self.expected + packets) % PSNS,
-                    Err(refused) => self.refuse(refused),
+                    Err(refused) => self.refuse(refused, request.opcode),
                 }
             }
             ahead if ahead < PSNS / 2 => {
@@ -154,7 +154,7 @@ impl Model {
         }
     }
 
-    fn refuse(&mut self, refused: Refused) {
+    fn refuse(&mut self, refused: Refused, opcode: u8) {
         let (syndrome, status) = match refused {
             Refused::Later => return,
             Refused::NotReady => {
@@ -169,6 +169,12 @@ impl Model {
                 return;
             }
             Refused::Invalid(status) => (0x61, status),
+            // The receive of a WRITE with immediate reports the refusal of the packet with the
+            // immediate (11.6.2).
+            Refused::Access if matches!(opcode, 0x09 | 0x0b) => {
+                let _ = self.current();
+                (0x62, status::LOCAL_ACCESS)
+            }
             Refused::Access => (0x62, status::ACCESS),
         };
         self.fail_current(status);

@@ -89,10 +89,9 @@ impl<D: Driver> Ops<D> {
             let entries = slice::from_raw_parts_mut(wc.cast(), entries);
             (Cq::<D>::data(ib), entries)
         };
-        // INVARIANT: No entry counts as initialized.
-        let mut buffer = WcBuffer { entries, len: 0 };
+        let mut buffer = WcBuffer::new(entries);
         D::poll_cq(cq, &mut buffer);
-        buffer.len as c_int
+        buffer.completions().len() as c_int
     }
 
     pub(super) unsafe extern "C" fn req_notify_cq(ib: *mut raw::ib_cq, flags: u32) -> c_int {

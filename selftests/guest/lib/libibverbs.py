@@ -41,11 +41,16 @@ class Verbs:
 
     def make(self, what, *arguments):
         """Calls a function that returns an object."""
+        made, error = self.try_make(what, *arguments)
+        require(made, f"{what}: errno {error}")
+        return made
+
+    def try_make(self, what, *arguments):
+        """Calls a function that returns an object. Returns it, or None, with the errno or 0."""
         function = getattr(self._lib, what)
         function.restype = ctypes.c_void_p
         made = function(*arguments)
-        require(made, f"{what}: errno {ctypes.get_errno()}")
-        return ctypes.c_void_p(made)
+        return (ctypes.c_void_p(made), 0) if made else (None, ctypes.get_errno())
 
     def call(self, what, *arguments):
         """Calls a function that returns an errno."""

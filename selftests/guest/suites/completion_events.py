@@ -4,7 +4,7 @@
 
 import harness
 import testbed
-from harness import case, equal
+from harness import Skip, case, equal, wait_until
 
 bed = testbed.Bed()
 
@@ -70,6 +70,16 @@ class Connection:
     def arm(self, solicited=False):
         """Requests an event."""
         self.end.arm(self.recv_cq, solicited)
+
+    def event_at_once(self):
+        """Takes the event of a completion that was polled: the kernel raised it before that."""
+        wait_until("an event", lambda: self.end.wait_event(self.channel, self.recv_cq, 0), seconds=COMES)
+
+    def events(self, count):
+        """Checks that exactly `count` events of polled completions wait."""
+        for _ in range(count):
+            self.event_at_once()
+        self.event(False)
 
     def event(self, wanted):
         """Checks that an event arrives, or that none does."""
@@ -243,8 +253,10 @@ def failure_waits():
         c.event(False)
 
 
-# Offsets of words in a ring's header (drivers/rrxe/ring/abi.rs).
-CONSUMER, ARM = 64, 192
+# Offsets of words in a ring's header, and the largest number of events between two calls
+# (drivers/rrxe/ring/abi.rs).
+CONSUMER, ARM, EVENTS, FLAGS = 64, 192, 200, 204
+MAX_EVENTS = 16
 
 
 @case()
@@ -269,6 +281,99 @@ def counter_wound_back():
         c.arm()
         c.send()
         c.event(True)
+
+
+# The limit of events: a program that reads none must not fill the kernel's memory.
+
+
+def _only_rrxe():
+    if bed.here.driver != "rrxe":
+        raise Skip("the other driver has no ring that arms")
+
+
+@case(timeout=300)
+def hundreds_of_armings():
+    """One event for each arming, also over hundreds of them: the limit is not seen.
+
+    The provider calls the kernel at each 16th event, and not more often.
+    """
+    _only_rrxe()
+    with Connection() as c:
+        counts = []
+        for _ in range(300):
+            c.arm()
+            c.send()
+            c.event_at_once()
+            counts.append(c.end.peek(c.queue["ring"] + EVENTS))
+        c.event(False)
+        cycle = list(range(1, MAX_EVENTS + 1))
+        equal("events since the last call", counts, (cycle * 20)[:300])
+
+
+@case(timeout=300)
+def events_that_wait():
+    """Armings that follow each other, with events that are read late: none is lost."""
+    _only_rrxe()
+    with Connection() as c:
+        for _ in range(5):
+            for _ in range(MAX_EVENTS + 4):
+                c.arm()
+                c.send()
+            c.events(MAX_EVENTS + 4)
+
+
+@case(timeout=120)
+def events_nobody_reads():
+    """A program that arms by stores and reads no event has 16 in the kernel at most.
+
+    A call of the kernel raises the event that was withheld.
+    """
+    _only_rrxe()
+    with Connection() as c:
+        for calls in range(2):
+            for _ in range(100):
+                c.end.poke(c.queue["ring"] + ARM, 1)
+                c.send()
+            # The event that was withheld counts, too.
+            c.events(MAX_EVENTS - calls)
+            c.end.request_event(c.queue["handle"])
+            c.events(1)
+        # An arming for solicited completions is not spent by others.
+        for _ in range(MAX_EVENTS):
+            c.end.poke(c.queue["ring"] + ARM, 2)
+            c.send("solicited")
+        c.events(MAX_EVENTS - 1)
+        c.end.request_event(c.queue["handle"])
+        c.events(1)
+        c.end.poke(c.queue["ring"] + ARM, 2)
+        c.send()
+        c.event(False)
+
+
+@case(timeout=120)
+def events_of_a_resized_queue():
+    """A queue that is resized keeps its count of events, and the program its armings."""
+    _only_rrxe()
+    with Connection() as c:
+        for depth in (256, 512, 1024):
+            for _ in range(MAX_EVENTS + 4):
+                c.arm()
+                c.send()
+                c.event_at_once()
+            c.end.resize(c.recv_cq, depth)
+
+
+@case(timeout=300)
+def previous_provider():
+    """A provider that does not know the limit arms by stores only, and gets all events."""
+    _only_rrxe()
+    with Connection() as c:
+        c.end.poke(c.queue["ring"] + FLAGS, 0)
+        for _ in range(3 * MAX_EVENTS):
+            c.end.poke(c.queue["ring"] + ARM, 1)
+            c.send()
+            c.event_at_once()
+        c.event(False)
 
 
 @case()

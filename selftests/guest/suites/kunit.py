@@ -26,6 +26,8 @@ SUITES = (
     "rrxe-doorbell-moderation",
     "rrxe-icrc-elision",
     "rrxe-windows",
+    "rrxe-cq",
+    "rrxe-tables",
 )
 
 

@@ -197,6 +197,61 @@ def share_of_a_user():
         equal("of another user afterwards", (count, error), (most, 0))
 
 
+# Protection domains that a user may have (MAX_USER_PD).
+DOMAINS = 16384
+
+
+@contextlib.contextmanager
+def domains(most):
+    """Allocates up to `most` protection domains, in a process of its own.
+
+    Yields their number, the last errno or 0, and what the provider says about it.
+    """
+    from libibverbs import Verbs  # only a guest has verbs
+
+    os.environ["RRXE_DEBUG"] = "1"
+    verbs = Verbs(bed.here.device)
+    count, error = 0, 0
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        while count < most and not error:
+            _, error = verbs.try_make("ibv_alloc_pd", verbs.context)
+            count += not error
+        file.seek(0)
+        yield count, error, file.read().decode()
+
+
+@case(timeout=400)
+def domains_of_a_user():
+    """The number of a user's protection domains is limited, and others are not affected.
+
+    ib_core's part of a domain is charged to no control group, so their number bounds that memory.
+    """
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip("the other driver has no limit of a user")
+
+    def of(user, most, *capabilities):
+        become = [lambda: privilege.become(user, *capabilities)]
+        return privilege.beside(lambda: domains(most), become)
+
+    def slabs():
+        return int(here.machine.run("awk '/^SUnreclaim/ {print $2}' /proc/meminfo"))
+
+    before = slabs()
+    with of(65534, DOMAINS + 100) as (count, error, text):
+        log(f"{slabs() - before} KiB of slabs for {count} domains")
+        equal("domains and error", (count, error), (DOMAINS, errno.EDQUOT))
+        require(text.startswith("librrxe: a protection domain exceeds the share of this user"), "no explanation")
+        for name, user, capabilities, wanted in (
+            ("another program of the same user", 65534, (), (0, errno.EDQUOT)),
+            ("a privileged program of the same user", 65534, (privilege.CAP_SYS_RESOURCE,), (10, 0)),
+            ("another user", 65533, (), (10, 0)),
+        ):
+            with of(user, 10, *capabilities) as (count, error, _):
+                equal(f"of {name}", (count, error), wanted)
+
+
 @case()
 def length_of_other_memory():
     """A region that was moved to other memory is listed with its new length."""

@@ -55,6 +55,10 @@ const MIN_REORDER_WINDOW: u64 = 1_000;
 /// Maximum number of gaps tracked. Later ones are found when nothing before them is missing.
 const MAX_GAPS: usize = 8;
 
+/// Maximum number of work requests that are searched for the READ of a gap. Each early response
+/// causes a search, and local operations, which have no PSN, may fill the queue behind a READ.
+const MAX_SEARCH: usize = 64;
+
 /// How a loss was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -577,6 +581,15 @@ struct Gap {
     asked: bool,
 }
 
+/// Result of the search for a gap in the responses to READs.
+enum Search {
+    Found(Gap),
+    /// All work requests in question were examined.
+    Nothing,
+    /// The search ended before it came to the work requests in question.
+    Ended,
+}
+
 /// The READ responses that are missing beyond the lost packet (the scoreboard of RFC 6675).
 ///
 /// The requester asks for them as soon as an answer beyond them arrives. Otherwise each loss would
@@ -631,8 +644,13 @@ impl Requester {
         if at <= before {
             return;
         }
-        let Some(gap) = self.unanswered(slots, before, at) else {
-            return;
+        let gap = match self.unanswered(slots, before, at) {
+            Search::Found(gap) => gap,
+            Search::Nothing => return,
+            Search::Ended => {
+                self.loss.scoreboard.passed = psn;
+                return;
+            }
         };
         // The requester asks for the parts of a READ in order: a peer that answers a later part may
         // take that answer for the whole READ (rdma_rxe does).
@@ -655,20 +673,20 @@ impl Requester {
         }
     }
 
-    /// Returns the first started READ, other than the oldest work request, with PSNs in this range,
-    /// counted from `una`.
-    fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
+    /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
+    /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
+    fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
         let mut number = self.tail.wrapping_add(1);
-        while let Some(slot) = self.slot(slots, number) {
-            if !slot.is_started() {
-                return None;
-            }
+        for _ in 0..MAX_SEARCH {
+            let Some(slot) = self.slot(slots, number).filter(|slot| slot.is_started()) else {
+                return Search::Nothing;
+            };
             let first = slot.progress.first_psn.since(self.una);
             if first >= to && !slot.op.is_local() {
-                return None;
+                return Search::Nothing;
             }
             if slot.last_psn().since(self.una) >= from && slot.op == SendOp::Read {
-                return Some(Gap {
+                return Search::Found(Gap {
                     from: self.una.add(first.max(from)),
                     until: slot.last_psn().next(),
                     number,
@@ -677,7 +695,7 @@ impl Requester {
             }
             number = number.wrapping_add(1);
         }
-        None
+        Search::Ended
     }
 
     /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.

@@ -189,7 +189,8 @@ impl<R: ResourceRing> Responder<R> {
             }
             Refusal::Access => {
                 self.count_wrong_key();
-                (N::RemoteAccess, Status::RemAccess, E::AccessError)
+                let status = self.recv_of_refused_write(packet, env);
+                (N::RemoteAccess, status, E::AccessError)
             }
             Refusal::Invalid => (N::InvalidRequest, Status::RemInvReq, E::RequestError),
             Refusal::Length => (N::InvalidRequest, Status::LocLen, E::RequestError),
@@ -202,6 +203,19 @@ impl<R: ResourceRing> Responder<R> {
         self.state = State::Failing;
         self.nak_due = Some((self.epsn, Syndrome::Nak(code)));
         Outcome::transmit(true)
+    }
+
+    /// Returns the status of the receive work request that reports a refused access. If the refused
+    /// packet carries the immediate of a WRITE, that is the receive that the WRITE would have
+    /// completed (IBA 11.6.2), and becomes the current one if there is any.
+    #[cold]
+    fn recv_of_refused_write(&mut self, packet: &Packet, env: &mut impl Env) -> Status {
+        if !matches!(packet.ext, Ext::Imm(_) | Ext::RethImm(..)) {
+            return Status::RemAccess;
+        }
+        // Without a receive, an event reports the refusal.
+        let _ = self.current_recv(packet, env);
+        Status::LocAccess
     }
 
     /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends

@@ -318,6 +318,11 @@ impl ResponderEnv for Env<'_> {
                 let explained = match status {
                     Status::LocLen => current.len < next,
                     Status::RemInvReq | Status::RemAccess => true,
+                    // The packet with the immediate was refused for its key.
+                    Status::LocAccess => {
+                        let refused = oracle.handling.map(|truth| &flow.messages[truth.message]);
+                        refused.is_some_and(|message| message.op == SendOp::WriteImm)
+                    }
                     status => current.fault.is_some_and(|fault| fault.status() == status),
                 };
                 flow.too_short |= status == Status::LocLen;

@@ -584,6 +584,43 @@ fn f_12_several_gaps() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
+/// An early response makes the requester search 64 work requests for the READ whose responses are
+/// missing, whatever is queued: the peer decides how often that happens. A READ that the search did
+/// not reach is asked for in its turn.
+#[test]
+fn f_12_the_search_is_bounded() {
+    use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseOnly as O};
+    for (local, asked) in [
+        (0, vec![0, 2]),
+        (63, vec![0, 2]),
+        (64, vec![0]),
+        (100, vec![0]),
+    ] {
+        let mut host = buffering_host();
+        post(&mut host, SendOp::Read, 2 * MTU);
+        for _ in 0..local {
+            post(&mut host, SendOp::RegMr, 0);
+        }
+        post(&mut host, SendOp::Read, 2 * MTU);
+        post(&mut host, SendOp::Read, MTU);
+        host.drain(0);
+        for (operation, n) in [(L, 1), (O, 4)] {
+            respond(&mut host, operation, n);
+        }
+        assert_eq!(psns(&host.drain(0)), asked, "{local} local operations");
+        respond(&mut host, F, 0);
+        assert_eq!(host.statuses().len(), local + 1);
+        if asked.len() == 1 {
+            let next = host.requester.next_timeout().unwrap();
+            expire(&mut host, next);
+            assert_eq!(psns(&host.drain(next)), [2]);
+        }
+        respond(&mut host, F, 2);
+        respond(&mut host, L, 3);
+        assert_eq!(host.statuses(), vec![Status::Success; local + 3]);
+    }
+}
+
 /// Requests that answers beyond them acknowledge leave no gap: only READs have answers of their
 /// own.
 #[test]

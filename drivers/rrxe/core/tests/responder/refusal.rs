@@ -177,6 +177,51 @@ fn g_10_remote_access() {
     }
 }
 
+/// G-10: the refusal of the packet with the immediate completes a receive. The refusal of an
+/// earlier packet does not, because the responder does not know of the immediate yet.
+#[test]
+fn g_10_write_with_immediate() {
+    let (mtu, imm) = (MTU as u32, ImmDt([1; 4]));
+    let only = |rkey| {
+        let (va, len) = (BASE, 4);
+        let ext = Ext::RethImm(Reth { va, rkey, len }, imm);
+        packet(O::WriteOnlyImm, psn(0), ext, 4)
+    };
+    let mut host = host();
+    host.post_recv(0, 0);
+    host.post_recv(1, 0);
+    expect(&ask(&mut host, &only(RKEY + 1)), 0, ACCESS);
+    assert_eq!(statuses(&host), [Status::LocAccess]);
+    assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
+    assert_eq!(host.driver.rq.len(), 1);
+    assert!(host.error);
+
+    // Without a receive, the event reports it.
+    let mut host = self::host();
+    expect(&ask(&mut host, &only(RKEY + 1)), 0, ACCESS);
+    assert_eq!(statuses(&host), []);
+    assert!(host.driver.events.contains(&ResponderEvent::AccessError));
+
+    // The key becomes invalid before the last packet arrives, so that the copy fails.
+    let first = packet(O::WriteFirst, psn(0), reth(BASE, mtu + 4), MTU);
+    let last = packet(O::WriteLastImm, psn(1), Ext::Imm(imm), 4);
+    let mut host = self::host();
+    host.post_recv(0, 0);
+    expect(&ask(&mut host, &first), 0, ACK);
+    host.driver.regions[0].valid = false;
+    expect(&ask(&mut host, &last), 1, ACCESS);
+    assert_eq!(statuses(&host), [Status::LocAccess]);
+
+    let mut host = self::host();
+    host.post_recv(0, 0);
+    host.driver.regions[0].valid = false;
+    expect(&ask(&mut host, &first), 0, ACCESS);
+    assert!(ask(&mut host, &last).is_empty());
+    assert_eq!(statuses(&host), []);
+    assert_eq!(host.driver.rq.len(), 1);
+    assert!(host.driver.events.contains(&ResponderEvent::AccessError));
+}
+
 /// G-13
 #[test]
 fn g_13_access_flags() {
