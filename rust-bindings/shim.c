@@ -45,6 +45,8 @@
 #include <asm/fpu/api.h>
 #endif
 
+#include "data.h"
+
 #ifdef __BINDGEN__
 #define SHIM
 #else
@@ -61,6 +63,16 @@ SHIM void __percpu *shim_alloc_percpu(size_t size, size_t align, gfp_t gfp)
 SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name)
 {
 	return alloc_workqueue("%s", WQ_UNBOUND, 0, name);
+}
+
+SHIM u64 *shim_bursts_of_cpu(unsigned int cpu)
+{
+	return per_cpu_ptr(&rdma_bursts, cpu);
+}
+
+SHIM u64 *shim_bursts_of_this_cpu(void)
+{
+	return this_cpu_ptr(&rdma_bursts);
 }
 
 SHIM void shim_cond_resched(void)

@@ -29,7 +29,7 @@ use crate::{
 use core::mem::{size_of, take};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    sync::{Arc, ArcBorrow, SpinLock},
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
@@ -38,6 +38,7 @@ use linux_rdma::{
         wr::wc,
         QpEvent,
     },
+    sync::BurstGuard,
 };
 use rrxe_core::{
     guesses::Guesses, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
@@ -276,7 +277,7 @@ impl Half for RecvSide {
     }
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
-        let rcu = rcu::read_lock();
+        let rcu = BurstGuard::enter();
         let ctx = EventCtx::now(qp, &rcu);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let progress = self.with(ctx, Some(batch), completions, |responder, env| {
@@ -316,7 +317,7 @@ impl Env<'_> {
         let list = self.current.segments.get(..self.current.num_sge);
         Ok(Segments {
             mrs: &self.ctx.qp.device.tables.mrs,
-            rcu: self.ctx.rcu,
+            burst: self.ctx.rcu,
             pd: srq.map_or(self.ctx.qp.pd, |srq| srq.pd),
             list: list.ok_or(Fault::Malformed)?,
         })

@@ -6,7 +6,7 @@ use super::{access, MappedMemory, Place};
 use crate::{
     raw,
     rdma::{device::Device, object::Driver},
-    sync::synchronize_rcu_expedited,
+    sync::{wait_for_bursts, BurstGuard},
 };
 use core::{
     mem::MaybeUninit,
@@ -19,7 +19,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Full, Relaxed},
-        rcu, Arc,
+        Arc,
     },
 };
 
@@ -140,7 +140,7 @@ impl PageTable {
     }
 }
 
-/// Pinned user memory for RCU readers: its page table, and whether it is still pinned.
+/// Pinned user memory for the data path: its page table, and whether it is still pinned.
 ///
 /// The [`PinOwner`] unpins the memory.
 pub struct Pinned {
@@ -155,12 +155,11 @@ impl Pinned {
         self.table.len
     }
 
-    /// Returns access to the memory under the RCU read lock, or `None` once it is being unpinned.
+    /// Returns access to the memory in a burst, or `None` once it is being unpinned.
     #[inline]
-    pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<MappedMemory<'a>> {
-        // INVARIANT: The memory is pinned. The owner clears `umem` and then waits for a grace
-        // period before it unpins the memory. The grace period includes any reader that still sees
-        // it set.
+    pub fn access<'a>(&'a self, _burst: &'a BurstGuard) -> Option<MappedMemory<'a>> {
+        // INVARIANT: The memory is pinned. The owner clears `umem`, and waits for all bursts that
+        // may still have seen it set, before it unpins the memory.
         (!self.umem.load(Acquire).is_null()).then_some(MappedMemory(Place::Pages(&self.table)))
     }
 }
@@ -169,7 +168,7 @@ impl Pinned {
 pub struct PinOwner(Arc<Pinned>);
 
 impl PinOwner {
-    /// Shares pinned memory with RCU readers.
+    /// Shares pinned memory with the data path.
     pub fn new(umem: Umem) -> Result<Self> {
         let shared = Arc::new(
             Pinned {
@@ -197,7 +196,7 @@ impl PinOwner {
         access & access::WRITABLE == 0 || self.0.table.writable
     }
 
-    /// Returns the part that readers share.
+    /// Returns the part that the data path uses.
     pub fn shared(&self) -> &Arc<Pinned> {
         &self.0
     }
@@ -206,9 +205,9 @@ impl PinOwner {
 impl Drop for PinOwner {
     fn drop(&mut self) {
         let umem = self.0.umem.xchg(ptr::null_mut(), Full);
-        // Expedited, because a program waits in DEREG_MR. The grace period keeps a late packet from
-        // writing to memory that the program may already use for something else.
-        synchronize_rcu_expedited();
+        // After this, no late packet reads or writes memory that the program may already use for
+        // something else.
+        wait_for_bursts();
         drop(NonNull::new(umem).map(Umem));
     }
 }
