@@ -159,7 +159,7 @@ static bool is_all(const unsigned char *bytes, unsigned char byte)
 	return bytes[0] == byte && !memcmp(bytes, bytes + 1, SIZE - 1);
 }
 
-/* Returns whether so many messages or packets have passed. */
+/* Waits for `count` messages or packets. Returns false if one fails before. */
 static bool wait_for(unsigned long count)
 {
 	while (passed < count && !failed)

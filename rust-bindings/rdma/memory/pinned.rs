@@ -33,7 +33,7 @@ const MAX_BLOCKS: usize = i32::MAX as usize / size_of::<usize>();
 ///
 /// # Errors
 ///
-/// `ENOMEM`: a page table can't have so many entries. `EINVAL`: the end of the memory overflows.
+/// `ENOMEM`: more than [`MAX_BLOCKS`]. `EINVAL`: the end of the memory overflows.
 fn block_count(offset: usize, len: usize, block: NonZero<usize>) -> Result<usize> {
     let end = offset.checked_add(len).ok_or(EINVAL)?;
     let count = end.div_ceil(block.get());
