@@ -39,7 +39,7 @@
 #define DEPTH 4
 #define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
-/* What traffic writes, and what the owner writes to memory that it has taken back. */
+/* The byte that traffic writes, and that of the owner in memory that it has taken back. */
 #define THEIRS 0xaa
 #define OURS 0x55
 
@@ -64,7 +64,7 @@ static atomic_ulong passed;
 static atomic_bool failed;
 /* Messages or packets of all rounds. */
 static unsigned long all;
-/* Rounds in which a message failed before the region was taken back: timeouts, on a slow machine. */
+/* Rounds in which a message failed before the region was taken back: by timeouts. */
 static unsigned early;
 
 static void fail(const char *what, int error)
