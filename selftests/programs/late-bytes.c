@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Deregisters memory while another thread has it written or read, and checks that nothing touches
- * the memory once ibv_dereg_mr() has returned.
+ * the memory once ibv_dereg_mr() has returned, or ibv_rereg_mr() if that has removed the rights.
  *
  *     late-bytes DEVICE GID_INDEX ROUNDS                    by a pair of queue pairs of this program
  *     late-bytes DEVICE GID_INDEX ROUNDS NETDEV MAC PEER    by forged packets
  *
  * In a round a region is registered, another thread keeps the traffic to or from it going, this one
- * deregisters it, and writes OURS to the memory. If the memory is a target, each byte must then
+ * deregisters it, or removes its rights, and writes OURS to the memory. If the memory is a target, each byte must then
  * stay as it is; if it is a source, no byte of OURS may arrive elsewhere. Each round ends with an
- * error of the traffic, which no longer finds the region.
+ * error of the traffic, which no longer finds the region or has no right to it.
  *
  * Forged packets are WRITEs that are sent on NETDEV, as from the IPv4 address PEER, to the device's
  * address and MAC.
@@ -185,13 +185,16 @@ static void end(void)
 	all += passed;
 }
 
-/* Takes the memory back, and writes to it. */
-static void take_back(unsigned round)
+/* Takes the memory back, and writes to it. `by_rights` keeps the region without rights. */
+static void take_back(unsigned round, bool by_rights)
 {
 	/* At another place of a message each time. */
 	for (volatile unsigned i = 0; i < round % 64 * 200; i++)
 		;
-	check("ibv_dereg_mr", ibv_dereg_mr(taken));
+	if (by_rights)
+		check("ibv_rereg_mr", ibv_rereg_mr(taken, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0));
+	else
+		check("ibv_dereg_mr", ibv_dereg_mr(taken));
 	memset(memory, OURS, SIZE);
 }
 
@@ -285,9 +288,14 @@ static void own_round(unsigned round)
 		early++;
 	else if (!contains(is_target() ? memory : other, THEIRS))
 		fail("the messages before", EIO);
-	take_back(round);
+	/* Sending one's own memory takes no right. */
+	bool by_rights = round / MODES % 2 && mode != SEND;
+
+	take_back(round, by_rights);
 	/* Waits until all messages have completed, which fail from now on. */
 	end();
+	if (by_rights)
+		check("ibv_dereg_mr", ibv_dereg_mr(taken));
 	ready_to_receive(pair[1], &gid, pair[0]->qp_num);
 	if (is_target() ? !is_all(memory, OURS) : contains(other, OURS)) {
 		fprintf(stderr, "late-bytes: round %u: a %s touched memory that was taken back\n", round, names[mode]);
@@ -415,9 +423,13 @@ static void forged_round(unsigned round)
 	begin();
 	while (!contains(memory, THEIRS))
 		sched_yield();
-	take_back(round);
+	bool by_rights = round % 2;
+
+	take_back(round, by_rights);
 	wait_for(passed + AFTER);
 	end();
+	if (by_rights)
+		check("ibv_dereg_mr", ibv_dereg_mr(taken));
 	ready_to_receive(victim, &peer_gid, 1234);
 	if (!is_all(memory, OURS)) {
 		fprintf(stderr, "late-bytes: round %u: a forged packet touched memory that was taken back\n", round);
