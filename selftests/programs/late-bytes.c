@@ -3,13 +3,15 @@
  * Deregisters memory while another thread has it written or read, and checks that nothing touches
  * the memory once ibv_dereg_mr() has returned, or ibv_rereg_mr() if that has removed the rights.
  *
- *     late-bytes DEVICE GID_INDEX ROUNDS                    by a pair of queue pairs of this program
- *     late-bytes DEVICE GID_INDEX ROUNDS NETDEV MAC PEER    by forged packets
+ *     late-bytes DEVICE GID_INDEX ROUNDS
+ *         by a pair of queue pairs of this program
+ *     late-bytes DEVICE GID_INDEX ROUNDS NETDEV MAC PEER
+ *         by forged packets
  *
  * In a round a region is registered, another thread keeps the traffic to or from it going, this one
- * deregisters it, or removes its rights, and writes OURS to the memory. If the memory is a target, each byte must then
- * stay as it is; if it is a source, no byte of OURS may arrive elsewhere. Each round ends with an
- * error of the traffic, which no longer finds the region or has no right to it.
+ * deregisters it, or removes its rights, and writes OURS to the memory. If the memory is a target,
+ * each byte must then stay as it is; if it is a source, no byte of OURS may arrive elsewhere. Each
+ * round ends with an error of the traffic, which no longer finds the region or has no right to it.
  *
  * Forged packets are WRITEs that are sent on NETDEV, as from the IPv4 address PEER, to the device's
  * address and MAC.

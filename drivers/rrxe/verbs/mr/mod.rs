@@ -2,9 +2,9 @@
 
 //! Memory regions and windows, and their keys (IBA 10.6).
 //!
-//! The packet path looks up regions and windows by key in a burst
-//! ([`BurstGuard`](linux_rdma::sync::BurstGuard)), without a reference count. Each access is checked
-//! at the moment of use: key, protection domain, rights and range.
+//! The packet path looks up regions and windows by key in a burst ([`linux_rdma::sync`]), without a
+//! reference count. Each access is checked at the moment of use: key, protection domain, rights and
+//! range.
 //!
 //! The memory of a registered region never changes. Reregistration changes its domain and rights,
 //! and waits until no access uses the old ones. Fast registrations and windows change while packets
