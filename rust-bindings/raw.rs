@@ -50,6 +50,7 @@ pub(crate) mod safe {
         pub(crate) safe fn get_random_u32() -> u32;
         pub(crate) safe fn ktime_get() -> i64;
         pub(crate) safe fn rtnl_lock();
+        pub(crate) safe fn shim_bursts_of_this_cpu() -> *mut u64;
         pub(crate) safe fn shim_cond_resched();
         pub(crate) safe fn shim_get_udp_sport(label: u32, local_qpn: u32, remote_qpn: u32) -> u16;
         pub(crate) safe fn shim_in_serving_softirq() -> bool;

@@ -46,6 +46,8 @@
 #include <asm/fpu/api.h>
 #endif
 
+#include "data.h"
+
 #ifdef __BINDGEN__
 #define SHIM
 #else
@@ -67,6 +69,16 @@ SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name, unsigned in
 SHIM bool shim_in_serving_softirq(void)
 {
 	return in_serving_softirq();
+}
+
+SHIM u64 *shim_bursts_of_cpu(unsigned int cpu)
+{
+	return per_cpu_ptr(&rdma_bursts, cpu);
+}
+
+SHIM u64 *shim_bursts_of_this_cpu(void)
+{
+	return this_cpu_ptr(&rdma_bursts);
 }
 
 SHIM void shim_cond_resched(void)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Contexts, RCU-protected tables and lists, timers, threads, workqueues and serial work.
+//! Contexts, bursts, RCU-protected tables and lists, timers, threads, workqueues and serial work.
 //!
 //! Shared objects are plain [`Arc`](kernel::sync::Arc)s, so that they can also be work items. A
 //! table entry and an armed timer own a reference. If that is the last one, the object is dropped
@@ -9,13 +9,14 @@
 use kernel::sync::ArcBorrow;
 
 mod atomic_place;
+mod burst;
+mod burst_arc;
 mod gate;
 mod index_pool;
 mod irq;
 mod module_workqueue;
 mod per_cpu;
 mod rcu;
-mod rcu_arc;
 mod rcu_lists;
 mod rcu_table;
 mod serial_work;
@@ -26,14 +27,17 @@ mod timer;
 mod user_thread;
 
 pub use crate::compat::smp_mb;
+pub use burst::{wait_for_bursts, BurstGuard};
+pub use burst_arc::BurstArc;
 pub(crate) use gate::Gate;
 pub use index_pool::IndexPool;
-pub use irq::{in_serving_softirq, irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked, Nested, Nesting};
+pub use irq::{
+    in_serving_softirq, irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked, Nested, Nesting,
+};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue, Placement};
 pub(crate) use per_cpu::PerCpu;
 pub use per_cpu::{num_possible_cpus, PerCpuCounters};
-pub use rcu::{rcu_barrier, synchronize_rcu_expedited};
-pub use rcu_arc::RcuArc;
+pub use rcu::rcu_barrier;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};
 pub use rcu_table::RcuTable;
 pub use serial_work::{HasSerialWork, SerialTask, SerialWork, Turn};

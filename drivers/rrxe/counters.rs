@@ -10,14 +10,10 @@
 //! device. ib_core adds up both for the port.
 
 use crate::{limits, qp::Qp, verbs::device::DeviceState};
-use kernel::{
-    c_str,
-    prelude::*,
-    sync::{rcu, Arc},
-};
+use kernel::{c_str, prelude::*, sync::Arc};
 use linux_rdma::{
     rdma::attr::StatName,
-    sync::{arc_borrow_ref, PerCpuCounters},
+    sync::{arc_borrow_ref, BurstGuard, PerCpuCounters},
 };
 use rrxe_core::{requester::RequesterCounters, responder::ResponderCounters, wire::Operation};
 
@@ -177,8 +173,8 @@ impl Qp {
         self.with_counters(|counters| counters.count(counter));
     }
 
-    /// Calls `count` with the counters in which the queue pair counts. May be called from any
-    /// context.
+    /// Calls `count` with the counters in which the queue pair counts. Must be called with
+    /// interrupts enabled.
     #[inline]
     pub(crate) fn with_counters(&self, count: impl FnOnce(&Counters)) {
         if self.counters.is_empty() {
@@ -192,8 +188,8 @@ impl Qp {
     #[cold]
     #[inline(never)]
     fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
-        let rcu = rcu::read_lock();
-        let bound = self.counters.get(&rcu).map(arc_borrow_ref);
+        let burst = BurstGuard::enter();
+        let bound = self.counters.get(&burst).map(arc_borrow_ref);
         // The counters may be unbound meanwhile.
         count(bound.unwrap_or(&self.device.counters));
     }

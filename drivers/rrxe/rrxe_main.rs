@@ -38,9 +38,7 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::{
-        rcu_barrier, ModuleWorkqueue, OpenWorkqueue, Placement, UserThreads, HAS_USER_THREADS,
-    },
+    sync::{rcu_barrier, ModuleWorkqueue, OpenWorkqueue, Placement, UserThreads, HAS_USER_THREADS},
     vector,
 };
 

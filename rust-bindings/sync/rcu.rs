@@ -7,13 +7,9 @@
 use crate::raw;
 use kernel::{alloc::Flags, prelude::*, types::Opaque};
 
-// Safe: these are the signatures of the C functions (kernel/rcu/tree.c, tree_exp.h), which take
-// nothing. The kernel reports a caller that may not sleep.
+// Safe: this is the signature of the C function (kernel/rcu/tree.c), which takes nothing. The
+// kernel reports a caller that may not sleep.
 unsafe extern "C" {
-    /// Waits for all RCU read-side sections that have begun. Takes some tens of microseconds, but
-    /// interrupts all CPUs: use it if a program is waiting. Sleeps.
-    pub safe fn synchronize_rcu_expedited();
-
     /// Waits for all RCU callbacks that have been queued. Sleeps.
     ///
     /// A module whose callbacks may be queued must call this before it is unloaded.

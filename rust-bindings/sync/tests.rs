@@ -6,10 +6,10 @@
 mod cases {
     use crate::{
         impl_has_serial_work,
-        sync::{irqs_disabled, lock_irqsave, RcuArc, RcuListEntry, RcuLists, TimerCallback},
-        sync::{ModuleWorkqueue, Placement},
+        sync::{burst::Bursts, wait_for_bursts, BurstGuard, SerialTask, SerialWork},
+        sync::{irqs_disabled, lock_irqsave, BurstArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
-        sync::{SerialTask, SerialWork},
+        sync::{ModuleWorkqueue, Placement},
         time,
     };
     use kernel::{
@@ -83,6 +83,89 @@ mod cases {
             assert_eq!(nesting.depth(), 1);
         }
         assert_eq!(nesting.depth(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn bursts_nest_and_end_with_the_last_guard() {
+        let cpu = Bursts::none();
+        let idle = cpu.now();
+        assert!(cpu.is_over(idle));
+        cpu.enter();
+        let outside = cpu.now();
+        assert!(cpu.is_over(idle) && !cpu.is_over(outside));
+        cpu.enter();
+        let inside = cpu.now();
+        assert!(!cpu.is_over(outside) && !cpu.is_over(inside));
+        cpu.leave();
+        assert!(!cpu.is_over(outside) && !cpu.is_over(inside));
+        cpu.leave();
+        assert!(cpu.is_over(outside) && cpu.is_over(inside));
+        // The next burst is another one.
+        cpu.enter();
+        assert!(cpu.is_over(idle) && cpu.is_over(outside) && cpu.is_over(inside));
+        assert!(!cpu.is_over(cpu.now()));
+        cpu.leave();
+    }
+
+    #[test]
+    fn guards_of_a_burst_may_be_dropped_in_any_order() {
+        let first = BurstGuard::enter();
+        let cpu = Bursts::of_this_cpu();
+        let burst = cpu.now();
+        let second = BurstGuard::enter();
+        drop(first);
+        assert!(!cpu.is_over(burst));
+        drop(second);
+        assert!(cpu.is_over(burst));
+        wait_for_bursts();
+    }
+
+    /// A work item that has one burst.
+    #[pin_data]
+    struct Visitor {
+        inside: Atomic<u32>,
+        ended: Atomic<u32>,
+        #[pin]
+        work: Work<Visitor>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Visitor { self.work }
+    }
+
+    impl WorkItem for Visitor {
+        type Pointer = Arc<Visitor>;
+
+        fn run(this: Arc<Visitor>) {
+            let burst = BurstGuard::enter();
+            this.inside.store(1, Relaxed);
+            let begin = time::monotonic_ns();
+            while time::monotonic_ns() < begin + 500_000 {}
+            this.ended.store(1, Relaxed);
+            drop(burst);
+        }
+    }
+
+    /// The work item usually runs on another CPU. On this one it delays this thread.
+    #[test]
+    fn waiting_for_bursts_ends_after_them() -> Result {
+        for _ in 0..50 {
+            let visitor = Arc::pin_init(
+                pin_init!(Visitor {
+                    inside: Atomic::new(0),
+                    ended: Atomic::new(0),
+                    work <- new_work!("Visitor"),
+                }),
+                GFP_KERNEL,
+            )?;
+            assert!(workqueue::system_unbound().enqueue(visitor.clone()).is_ok());
+            while visitor.inside.load(Relaxed) == 0 {
+                fsleep(Delta::from_micros(20));
+            }
+            wait_for_bursts();
+            assert_eq!(visitor.ended.load(Relaxed), 1);
+        }
         Ok(())
     }
 
@@ -165,10 +248,10 @@ mod cases {
     }
 
     #[test]
-    fn rcu_arc_holds_one_object_at_a_time() -> Result {
+    fn burst_arc_holds_one_object_at_a_time() -> Result {
         let drops = counter()?;
-        let place = RcuArc::empty();
-        let id = |place: &RcuArc<Counted>| place.get(&rcu::read_lock()).map(|found| found.id);
+        let place = BurstArc::empty();
+        let id = |place: &BurstArc<Counted>| place.get(&BurstGuard::enter()).map(|found| found.id);
         assert!(place.is_empty());
         assert!(place.take().is_none());
         let first = counted(1, &drops)?;

@@ -159,7 +159,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         return
     command = with_priority(0 if boot.hosts == 2 else SINGLE_GUEST, [LAUNCHER])
     command += [*_settings(lane, boot, kernel, drivers, core), "--out", folder]
-    for variable in ("ROLES", "BIND_SECONDS"):
+    for variable in ("ROLES", "BIND_SECONDS", "LATE_ROUNDS"):
         command += ["--env", f"{variable}={environment[variable]}"] if variable in environment else []
     if boot.scripts:
         share, why = host.scripts(folder)

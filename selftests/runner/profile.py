@@ -33,7 +33,7 @@ def run(programs, group, words, times):
     plugin = os.path.join(programs, "librrxe_profile.so")
     command = [os.path.join(TOP, "qemu/vm.py"), "--icount", "--driver", "rrxe", "--timeout", "3600", "--out", folder]
     command += ["--emulator", f"-plugin file={plugin},out={folder}/counts.txt", "--env", f"TIMES={times}", "--env", "RUNS=1"]
-    command += ["--env", f"CASE_GROUPS={group}", "--append", COMMAND_LINE]
+    command += ["--env", f"DRIVERS={words[0]}", "--env", f"CASE_GROUPS={group}", "--append", COMMAND_LINE]
     subprocess.run([*command, os.path.join(TOP, "selftests/guest/bench"), *words], check=True)
     with open(os.path.join(folder, "measured.json"), encoding="utf-8") as file:
         rows = [row for row in json.load(file) if row["runs"]]

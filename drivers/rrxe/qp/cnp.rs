@@ -10,8 +10,11 @@ use crate::{
     counters::Counter,
     transport::{flow::FlowTemplate, path::Path, rx_packet::RxPacket, tx::single_packet},
 };
-use kernel::sync::{rcu, Arc, ArcBorrow};
-use linux_rdma::{net::TxQueue, sync::lock_bh};
+use kernel::sync::{Arc, ArcBorrow};
+use linux_rdma::{
+    net::TxQueue,
+    sync::{lock_bh, BurstGuard},
+};
 use rrxe_core::TxPacket;
 
 /// Type of service of notifications: DSCP 48 (network control), the default of hardware. Not
@@ -43,7 +46,7 @@ impl PendingCnp {
 impl Qp {
     /// Notifies the peer of `marked` packets, but not of those that arrived a moment after the last
     /// notification. The caller must hold no lock.
-    pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, rcu: &rcu::Guard) {
+    pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, rcu: &BurstGuard) {
         self.with_counters(|counters| counters.add(Counter::MarkedPackets, marked.into()));
         let config = &self.device.config;
         if !config.is_notification_point {

@@ -36,7 +36,7 @@ use linux_rdma::{
         qp::{QpAttr, QpCap, QpInit, QpType},
         Device, QpTarget, Udata,
     },
-    sync::{lock_bh, RcuArc, SerialWork, SoftTimer},
+    sync::{lock_bh, BurstArc, SerialWork, SoftTimer},
 };
 use rrxe_core::congestion::NotificationPoint;
 
@@ -186,7 +186,7 @@ impl Qp {
                 signal_all: init.signal_all,
                 cap,
                 device: device.clone(),
-                counters: RcuArc::empty(),
+                counters: BurstArc::empty(),
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
                 binder: BinderId::new(),

@@ -43,7 +43,7 @@ use crate::{
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
-    sync::{rcu, Arc, Mutex, SpinLock},
+    sync::{Arc, Mutex, SpinLock},
 };
 use linux_rdma::{
     impl_has_serial_work,
@@ -52,7 +52,7 @@ use linux_rdma::{
         qp::{QpAttr, QpCap, QpType},
         QpTarget,
     },
-    sync::{RcuArc, SerialWork, SoftTimer},
+    sync::{BurstArc, BurstGuard, SerialWork, SoftTimer},
 };
 use poll::PollRegistration;
 pub(crate) use poll::Poller;
@@ -77,7 +77,7 @@ pub(crate) struct Qp {
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
     /// Bound counters, if its packets do not count in those of the device.
-    pub(crate) counters: RcuArc<Counters>,
+    pub(crate) counters: BurstArc<Counters>,
     pd: PdId,
     binder: BinderId,
     /// The user that pays for the queue pair.
@@ -169,8 +169,8 @@ fn service(qp_type: QpType) -> Service {
 #[derive(Clone, Copy)]
 pub(crate) struct EventCtx<'a> {
     pub(crate) qp: &'a Qp,
-    /// The RCU read lock that protects lookups of tables and regions.
-    pub(crate) rcu: &'a rcu::Guard,
+    /// The burst, which protects look-ups of tables and accesses to memory.
+    pub(crate) rcu: &'a BurstGuard,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) now: u64,
     /// The packet that is being handled.

@@ -29,7 +29,7 @@ use crate::{
 use core::mem::{size_of, take};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, SpinLock},
+    sync::{Arc, SpinLock},
 };
 use linux_rdma::{
     net::{KeptDatagram, PacketWriter},
@@ -37,7 +37,7 @@ use linux_rdma::{
         qp::{QpCap, QpState},
         QpEvent,
     },
-    sync::{arc_borrow_ref, smp_mb},
+    sync::{arc_borrow_ref, smp_mb, BurstGuard},
 };
 use rrxe_core::{
     requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester, RequesterEnv,
@@ -409,7 +409,7 @@ impl Half for SendSide {
 
     #[inline]
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
-        let rcu = rcu::read_lock();
+        let rcu = BurstGuard::enter();
         let ctx = EventCtx::now(qp, &rcu);
         let acknowledgement = self.take_delayed_ack(qp, round, ctx.now);
         let fetched = self.fetch(qp);
@@ -475,7 +475,7 @@ impl WorkData<'_> {
         let list = self.segments.get(slot.local.index, n);
         Ok(Segments {
             mrs: &self.ctx.qp.device.tables.mrs,
-            rcu: self.ctx.rcu,
+            burst: self.ctx.rcu,
             pd: self.ctx.qp.pd,
             list: list.ok_or(Fault::Malformed)?,
         })

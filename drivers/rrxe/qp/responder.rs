@@ -29,21 +29,17 @@ use crate::{
 use core::mem::{size_of, take};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow, SpinLock},
+    sync::{Arc, ArcBorrow, SpinLock},
 };
 use linux_rdma::{
     net::{IpAddr, KeptDatagram},
-    rdma::{
-        qp::QpType,
-        wr::wc,
-        QpEvent,
-    },
-    sync::smp_mb,
+    rdma::{qp::QpType, wr::wc, QpEvent},
+    sync::{smp_mb, BurstGuard},
 };
 use rrxe_core::{
-    guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp, Fault, Flush, Outcome, Packet,
-    Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess, ResponderEnv, ResponderEvent,
-    Service, Status, TxError, TxPacket,
+    guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp, Fault, Flush,
+    Outcome, Packet, Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess, ResponderEnv,
+    ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
@@ -286,7 +282,7 @@ impl Half for RecvSide {
     }
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
-        let rcu = rcu::read_lock();
+        let rcu = BurstGuard::enter();
         let ctx = EventCtx::now(qp, &rcu);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let is_failed = self.responder.is_failed();
@@ -323,7 +319,7 @@ impl Env<'_> {
         let list = self.current.segments.get(..self.current.num_sge);
         Ok(Segments {
             mrs: &self.ctx.qp.device.tables.mrs,
-            rcu: self.ctx.rcu,
+            burst: self.ctx.rcu,
             pd: srq.map_or(self.ctx.qp.pd, |srq| srq.pd),
             list: list.ok_or(Fault::Malformed)?,
         })

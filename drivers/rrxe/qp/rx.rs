@@ -20,10 +20,10 @@ use crate::{
     transport::rx_packet::{parse, RxPacket},
 };
 use core::mem::take;
-use kernel::sync::{rcu, ArcBorrow};
+use kernel::sync::ArcBorrow;
 use linux_rdma::{
     net::RxSkb,
-    sync::{arc_borrow_ref, lock_bh, BhLocked},
+    sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard},
     vector::Vector,
 };
 use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome, MAX_HEADER};
@@ -89,11 +89,11 @@ pub(crate) struct RxBatch<'a> {
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
     pub(crate) vector: &'a Vector,
-    pub(crate) rcu: &'a rcu::Guard,
+    pub(crate) rcu: &'a BurstGuard,
 }
 
 impl<'a> RxBatch<'a> {
-    pub(crate) fn new(vector: &'a Vector, rcu: &'a rcu::Guard) -> Self {
+    pub(crate) fn new(vector: &'a Vector, rcu: &'a BurstGuard) -> Self {
         Self {
             qp: None,
             recv: BatchHalf::default(),
@@ -315,7 +315,7 @@ impl Qp {
     pub(crate) fn receive_one(
         this: ArcBorrow<'_, Self>,
         incoming: &RxPacket<'_>,
-        rcu: &rcu::Guard,
+        rcu: &BurstGuard,
     ) {
         let vector = Vector::default();
         let mut batch = RxBatch::new(&vector, rcu);

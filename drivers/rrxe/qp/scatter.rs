@@ -10,15 +10,14 @@ use crate::{
         pd::PdId,
     },
 };
-use kernel::sync::rcu;
-use linux_rdma::net::PacketWriter;
+use linux_rdma::{net::PacketWriter, sync::BurstGuard};
 use rrxe_core::Fault;
 
 /// The memory that a work request names, with the protection domain to check it against.
 #[derive(Clone, Copy)]
 pub(crate) struct Segments<'a> {
     pub(crate) mrs: &'a MrTable,
-    pub(crate) rcu: &'a rcu::Guard,
+    pub(crate) burst: &'a BurstGuard,
     pub(crate) pd: PdId,
     pub(crate) list: &'a [Sge],
 }
@@ -27,7 +26,7 @@ impl<'a> Segments<'a> {
     /// Returns the bytes `addr..addr + len` of a segment.
     fn local(&self, lkey: u32, addr: u64, len: u32, write: bool) -> Result<Span<'a>, Fault> {
         let mrs = self.mrs;
-        mrs.local(self.rcu, self.pd, lkey, addr, len, write)
+        mrs.local(self.burst, self.pd, lkey, addr, len, write)
     }
 
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.

@@ -14,13 +14,13 @@ use crate::{
     EVENT_QUEUE, FLUSH_QUEUE,
 };
 use core::mem::take;
-use kernel::sync::{rcu, Arc, ArcBorrow};
+use kernel::sync::{Arc, ArcBorrow};
 use linux_rdma::{
     net::{TxQueue, XmitStats},
     rdma::{qp::QpState, QpEvent},
     sync::{
-        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, BhLocked, ModuleWorkqueue, SerialTask,
-        SerialWork, SoftTimer, TimerCallback,
+        arc_borrow_ref, irqs_disabled, lock_bh, BhGuard, BhLocked, BurstGuard, ModuleWorkqueue,
+        SerialTask, SerialWork, SoftTimer, TimerCallback,
     },
     time::monotonic_ns,
 };
@@ -44,7 +44,7 @@ const EVENTS: [QpEvent; 6] = [
 
 impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
-    pub(super) fn now(qp: &'a Qp, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn now(qp: &'a Qp, rcu: &'a BurstGuard) -> Self {
         Self {
             qp,
             rcu,
@@ -54,7 +54,7 @@ impl<'a> EventCtx<'a> {
     }
 
     /// Returns the context of a received packet.
-    pub(super) fn of(qp: &'a Qp, incoming: &'a RxPacket<'a>, rcu: &'a rcu::Guard) -> Self {
+    pub(super) fn of(qp: &'a Qp, incoming: &'a RxPacket<'a>, rcu: &'a BurstGuard) -> Self {
         Self {
             qp,
             rcu,
@@ -249,7 +249,7 @@ impl Qp {
                 }
                 let is_last = left == 0 || !(round.more || round.blocked);
                 if is_last {
-                    let rcu = rcu::read_lock();
+                    let rcu = BurstGuard::enter();
                     end(&mut side, EventCtx::now(qp, &rcu), &mut round.completions);
                 }
                 is_last
@@ -425,7 +425,12 @@ impl TimerCallback for Qp {
     /// timers. One softirq runs all timers that have expired, without a limit
     /// (`hrtimer_run_softirq()`), but only a few work items before others (`bh_worker()`).
     fn expired(this: ArcBorrow<'_, Self>) {
-        if !this.device.tables.timer_budget.run(|| Self::both_expired(this)) {
+        if !this
+            .device
+            .tables
+            .timer_budget
+            .run(|| Self::both_expired(this))
+        {
             SerialWork::<Self, TIMER_WORK>::queue(this, 0);
         }
     }
@@ -453,7 +458,7 @@ impl Qp {
         Self: SerialTask<WORK>,
     {
         let mut half = lock_bh(H::side(arc_borrow_ref(this)));
-        let rcu = rcu::read_lock();
+        let rcu = BurstGuard::enter();
         let ctx = EventCtx::now(arc_borrow_ref(this), &rcu);
         half.expire_buffered(ctx.now);
         if half.next_timeout().is_none_or(|at| at > ctx.now) {

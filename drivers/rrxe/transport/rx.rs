@@ -24,6 +24,7 @@ use kernel::{
 use linux_rdma::{
     net::{Datagram, IpVersion, NetDevice, RxSkb, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
+    sync::BurstGuard,
     time::monotonic_ns,
     vector::Vector,
 };
@@ -328,7 +329,7 @@ impl<'a> Reception<'a> {
 
 impl UdpReceive for Receiver {
     fn receive(&self, dev: &NetDevice, skb: RxSkb) {
-        let rcu = rcu::read_lock();
+        let rcu = BurstGuard::enter();
         let vector = Vector::default();
         let mut good = true;
         {
@@ -367,7 +368,7 @@ impl DeviceState {
     /// lock.
     pub(super) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
         let _nested = self.deliveries.enter();
-        let rcu = rcu::read_lock();
+        let rcu = BurstGuard::enter();
         let now = monotonic_ns();
         let vector = Vector::default();
         let mut rx_batch = RxBatch::new(&vector, &rcu);

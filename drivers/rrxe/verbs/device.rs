@@ -23,7 +23,7 @@ use kernel::{
 use linux_rdma::{
     net::NetDevice,
     random,
-    sync::{IndexPool, Nesting, RcuArc},
+    sync::{BurstArc, IndexPool, Nesting},
 };
 
 /// A device: one port on one network device.
@@ -43,7 +43,7 @@ pub(crate) struct DeviceState {
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
     /// QP1.
-    pub(crate) gsi: RcuArc<Qp>,
+    pub(crate) gsi: BurstArc<Qp>,
     #[pin]
     pub(crate) multicast: Groups,
     bad_pkeys: Atomic<u64>,
@@ -78,7 +78,7 @@ impl DeviceState {
                 counters: Counters::new()?,
                 counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
-                gsi: RcuArc::empty(),
+                gsi: BurstArc::empty(),
                 multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),

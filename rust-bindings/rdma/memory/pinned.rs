@@ -6,10 +6,11 @@ use super::{access, MappedMemory, Place};
 use crate::{
     raw,
     rdma::{device::Device, object::Driver},
-    sync::synchronize_rcu_expedited,
+    sync::{wait_for_bursts, BurstGuard},
 };
 use core::{
     mem::MaybeUninit,
+    num::NonZero,
     ptr::{self, NonNull},
 };
 use kernel::{
@@ -19,9 +20,25 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Full, Relaxed},
-        rcu, Arc,
+        Arc,
     },
 };
+
+/// Largest number of entries of a [`PageTable`]: kvmalloc() (mm/slub.c) warns of sizes above
+/// `INT_MAX`.
+const MAX_BLOCKS: usize = i32::MAX as usize / size_of::<usize>();
+
+/// Returns the number of blocks of a size that memory of `len` bytes is in, if it begins at
+/// `offset` in the first one.
+///
+/// # Errors
+///
+/// `ENOMEM`: more than [`MAX_BLOCKS`]. `EINVAL`: the end of the memory overflows.
+fn block_count(offset: usize, len: usize, block: NonZero<usize>) -> Result<usize> {
+    let end = offset.checked_add(len).ok_or(EINVAL)?;
+    let count = end.div_ceil(block.get());
+    (count <= MAX_BLOCKS).then_some(count).ok_or(ENOMEM)
+}
 
 /// User memory that is pinned and charged to its process (`struct ib_umem`).
 ///
@@ -53,6 +70,10 @@ impl Umem {
     }
 
     /// Lists the memory in blocks of the largest fitting size in the bitmap `sizes`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: there is no memory for the list, or it would be too long. `EINVAL`: no size fits.
     pub(super) fn blocks(&self, sizes: usize) -> Result<PageTable> {
         // SAFETY: `self` owns the umem, and only `ib_umem_find_best_pgsz()` (umem.c) changes it.
         // The "virtual address" for which the block size is chosen is the memory's own address, so
@@ -63,13 +84,12 @@ impl Umem {
             (block, self.0.as_ref())
         };
         let (address, len) = (umem.address, umem.length);
-        if !block.is_power_of_two() {
-            return Err(EINVAL);
-        }
+        let size = NonZero::new(block).filter(|size| size.is_power_of_two());
+        let size = size.ok_or(EINVAL)?;
         // The block size is not 0, so it has a mask of lower bits.
         let below = block.wrapping_sub(1);
         let offset = address & below;
-        let count = offset.checked_add(len).ok_or(EINVAL)?.div_ceil(block);
+        let count = block_count(offset, len, size)?;
         let mut table = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut iter = MaybeUninit::<raw::ib_block_iter>::zeroed();
         // SAFETY: __rdma_block_iter_start() (iter.c) initializes `iter`, which only
@@ -140,7 +160,7 @@ impl PageTable {
     }
 }
 
-/// Pinned user memory for RCU readers: its page table, and whether it is still pinned.
+/// Pinned user memory for the data path: its page table, and whether it is still pinned.
 ///
 /// The [`PinOwner`] unpins the memory.
 pub struct Pinned {
@@ -155,12 +175,11 @@ impl Pinned {
         self.table.len
     }
 
-    /// Returns access to the memory under the RCU read lock, or `None` once it is being unpinned.
+    /// Returns access to the memory in a burst, or `None` once it is being unpinned.
     #[inline]
-    pub fn access<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<MappedMemory<'a>> {
-        // INVARIANT: The memory is pinned. The owner clears `umem` and then waits for a grace
-        // period before it unpins the memory. The grace period includes any reader that still sees
-        // it set.
+    pub fn access<'a>(&'a self, _burst: &'a BurstGuard) -> Option<MappedMemory<'a>> {
+        // INVARIANT: The memory is pinned. The owner clears `umem`, and waits for all bursts that
+        // may still have seen it set, before it unpins the memory.
         (!self.umem.load(Acquire).is_null()).then_some(MappedMemory(Place::Pages(&self.table)))
     }
 }
@@ -169,7 +188,7 @@ impl Pinned {
 pub struct PinOwner(Arc<Pinned>);
 
 impl PinOwner {
-    /// Shares pinned memory with RCU readers.
+    /// Shares pinned memory with the data path.
     pub fn new(umem: Umem) -> Result<Self> {
         let shared = Arc::new(
             Pinned {
@@ -197,7 +216,7 @@ impl PinOwner {
         access & access::WRITABLE == 0 || self.0.table.writable
     }
 
-    /// Returns the part that readers share.
+    /// Returns the part that the data path uses.
     pub fn shared(&self) -> &Arc<Pinned> {
         &self.0
     }
@@ -206,9 +225,34 @@ impl PinOwner {
 impl Drop for PinOwner {
     fn drop(&mut self) {
         let umem = self.0.umem.xchg(ptr::null_mut(), Full);
-        // Expedited, because a program waits in DEREG_MR. The grace period keeps a late packet from
-        // writing to memory that the program may already use for something else.
-        synchronize_rcu_expedited();
+        // After this, no late packet reads or writes memory that the program may already use for
+        // something else.
+        wait_for_bursts();
         drop(NonNull::new(umem).map(Umem));
+    }
+}
+
+#[kernel::prelude::kunit_tests(linux_rdma_blocks_of_memory)]
+mod tests {
+    use super::*;
+
+    /// The list of a region's blocks is never so large that kvmalloc() warns of its size.
+    #[test]
+    fn lists_are_not_too_long() {
+        let page = NonZero::new(PAGE_SIZE).unwrap();
+        assert_eq!(block_count(0, 1, page), Ok(1));
+        assert_eq!(block_count(PAGE_SIZE - 1, 1, page), Ok(1));
+        assert_eq!(block_count(PAGE_SIZE - 1, 2, page), Ok(2));
+        let most = MAX_BLOCKS * PAGE_SIZE;
+        assert_eq!(block_count(0, most, page), Ok(MAX_BLOCKS));
+        assert_eq!(block_count(0, most + 1, page), Err(ENOMEM));
+        assert_eq!(block_count(1, most, page), Err(ENOMEM));
+        // 1 TiB of scattered pages takes a list of 2 GiB.
+        assert_eq!(block_count(0, 1 << 40, page), Err(ENOMEM));
+        assert_eq!(block_count(1, usize::MAX, page), Err(EINVAL));
+        // In huge pages it is short.
+        let huge = NonZero::new(2 << 20).unwrap();
+        assert_eq!(block_count(0, 1 << 40, huge), Ok(1 << 19));
+        assert!(MAX_BLOCKS * size_of::<usize>() <= i32::MAX as usize);
     }
 }

@@ -2,17 +2,21 @@
 """Memory that a program's objects lock.
 
 Covers the amount per object, the provider's explanation of failures with RRXE_DEBUG set
-(librrxe(7)), and that a region can be deregistered once its windows are gone.
+(librrxe(7)), that a region can be deregistered once its windows are gone, and that nothing touches
+its memory after that.
 """
 
+import contextlib
 import errno
+import json
 import os
 import resource
 import tempfile
 
+import counted
 import privilege
 import testbed
-from harness import Skip, case, equal, log, require
+from harness import Skip, case, debug_kernel, equal, log, require
 
 bed = testbed.Bed()
 
@@ -194,6 +198,68 @@ def windows_against_threads():
     seconds = int(os.environ.get("BIND_SECONDS", "8"))
     log(here.machine.run(f"bind-race {here.device} {here.gid_index()} {seconds}", seconds + 120))
     equal("objects afterwards", _objects(), before)
+
+
+def _late_bytes(device, gid_index, *forged):
+    """Runs late-bytes for LATE_ROUNDS, and returns what it prints."""
+    rounds = os.environ.get("LATE_ROUNDS", "50" if debug_kernel() else "500")
+    words = " ".join(("late-bytes", device, str(gid_index), rounds, *forged))
+    output = bed.here.machine.run(words, 200 + int(rounds))
+    log(output)
+    found = json.loads(output)
+    equal("rounds", found["rounds"], int(rounds))
+    require(found["early"] < found["rounds"], "traffic always failed too early")
+
+
+# Parameters of the module, and whether packets bypass the stack.
+OWN = {"bypass": ("", True), "stack": ("same_host_icrc=1", False)}
+
+
+@case(timeout=1800, each=OWN)
+def late_bytes_of_own(how):
+    """After ibv_dereg_mr() has returned, no queue pair of the program touches the memory.
+
+    WRITEs, READs, receives and SENDs of one thread, while another one deregisters the region.
+    LATE_ROUNDS is the number of regions.
+    """
+    parameters, bypasses = how
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip("rrxe promises this")
+    with testbed.parameters_of(here, parameters) if parameters else contextlib.nullcontext():
+        before = counted.read(here)["same_device_pkts"]
+        _late_bytes(here.device, here.gid_index())
+        after = counted.read(here)["same_device_pkts"]
+        equal("packets bypass the stack", after > before, bypasses)
+
+
+@contextlib.contextmanager
+def _victim(here):
+    """Makes a device at one end of a veth pair. Yields its name, its GID's index, and where to send
+    forged packets for it."""
+    run = here.machine.run
+    run("ip link add late0 mtu 4400 type veth peer name late1 mtu 4400")
+    try:
+        for name in ("late0", "late1"):
+            run(f"ip link set {name} up")
+        run("ip address add 10.99.0.1/24 dev late1")
+        run("ip neighbour add 10.99.0.2 lladdr 02:00:00:00:00:02 dev late1 nud permanent")
+        testbed.add_link(here.machine, here.driver, "late", "late1")
+        index = testbed.wait_for_gid("late", "10.99.0.1")
+        mac = here.machine.read("/sys/class/net/late1/address").strip()
+        yield "late", index, "late0", mac, "10.99.0.2"
+        testbed.delete_link(here.machine, "late")
+    finally:
+        here.machine.try_run("ip link delete late0")
+
+
+@case(timeout=1800)
+def late_bytes_forged():
+    """After ibv_dereg_mr() has returned, no late packet touches the memory."""
+    if bed.here.driver != "rrxe":
+        raise Skip("rrxe promises this")
+    with _victim(bed.here) as where:
+        _late_bytes(*where)
 
 
 def run():

@@ -6,9 +6,12 @@ use super::{is_inside, KeyUser, Kind, Mr, MrTable, CLOSED, REMOTE, TYPE_1, TYPE_
 use crate::verbs::pd::PdId;
 use kernel::sync::{
     atomic::{Full, Relaxed},
-    rcu, Arc,
+    Arc,
 };
-use linux_rdma::{rdma::memory::access, sync::lock_bh};
+use linux_rdma::{
+    rdma::memory::access,
+    sync::{lock_bh, BurstGuard},
+};
 use rrxe_core::Fault;
 
 /// Rights that a fast registration can have.
@@ -91,8 +94,13 @@ impl MrTable {
     /// Invalidates a key: local invalidate, and SEND with invalidate (IBA 10.6.5). The key must be
     /// that of a fast registration or of a bound window of type 2; any other key is refused and
     /// stays valid (K-08). On return, no access uses the key.
-    pub(crate) fn invalidate(&self, rcu: &rcu::Guard, by: KeyUser, key: u32) -> Result<(), Fault> {
-        let mr = self.by_key(key, rcu).ok_or(Fault::Protection)?;
+    pub(crate) fn invalidate(
+        &self,
+        burst: &BurstGuard,
+        by: KeyUser,
+        key: u32,
+    ) -> Result<(), Fault> {
+        let mr = self.by_key(key, burst).ok_or(Fault::Protection)?;
         if !mr.is_in(by.pd) || !matches!(mr.kind, Kind::FastReg | Kind::Window(TYPE_2)) {
             return Err(Fault::Protection);
         }
@@ -112,8 +120,13 @@ impl MrTable {
 
     /// Registers the mapped pages of a fast registration under a key, whose low eight bits the
     /// consumer chooses (K-05).
-    pub(crate) fn fast_reg(&self, rcu: &rcu::Guard, by: KeyUser, to: &NewKey) -> Result<(), Fault> {
-        let mr = self.by_key(to.key, rcu).ok_or(Fault::Protection)?;
+    pub(crate) fn fast_reg(
+        &self,
+        burst: &BurstGuard,
+        by: KeyUser,
+        to: &NewKey,
+    ) -> Result<(), Fault> {
+        let mr = self.by_key(to.key, burst).ok_or(Fault::Protection)?;
         let access = u32::try_from(to.access).map_err(|_| Fault::Malformed)?;
         if !mr.is_in(by.pd) || !matches!(mr.kind, Kind::FastReg) || access & !FAST_ACCESS != 0 {
             return Err(Fault::Protection);
@@ -134,8 +147,8 @@ impl MrTable {
 
     /// Binds a window (IBA 10.6.7.2, 11.4.1.1). A window of type 1 may be bound again, or unbound;
     /// a window of type 2 must have been invalidated.
-    pub(crate) fn bind(&self, rcu: &rcu::Guard, by: KeyUser, to: &NewKey) -> Result<(), Fault> {
-        let window = self.by_key(to.key, rcu).ok_or(Fault::Protection)?;
+    pub(crate) fn bind(&self, burst: &BurstGuard, by: KeyUser, to: &NewKey) -> Result<(), Fault> {
+        let window = self.by_key(to.key, burst).ok_or(Fault::Protection)?;
         let Kind::Window(mw_type) = window.kind else {
             return Err(Fault::Protection);
         };
@@ -150,7 +163,7 @@ impl MrTable {
         }
         let bound = match to.length {
             0 => None,
-            _ => Some(self.region_for_window(rcu, by.pd, to, access)?),
+            _ => Some(self.region_for_window(burst, by.pd, to, access)?),
         };
         window.bind(mw_type, by, to, bound)
     }
@@ -158,12 +171,12 @@ impl MrTable {
     /// Returns the binding to a region, for a window.
     fn region_for_window(
         &self,
-        rcu: &rcu::Guard,
+        burst: &BurstGuard,
         pd: PdId,
         to: &NewKey,
         access: u32,
     ) -> Result<WindowBinding, Fault> {
-        let region = self.get(to.lkey >> 8, rcu);
+        let region = self.get(to.lkey >> 8, burst);
         let region = region.map(Arc::from).ok_or(Fault::Protection)?;
         let Kind::Registered(registered) = &region.kind else {
             return Err(Fault::Protection);

@@ -2,8 +2,9 @@
 
 //! Memory regions and windows, and their keys (IBA 10.6).
 //!
-//! The packet path looks up regions and windows by key under the RCU read lock, without a reference
-//! count. Each access is checked at the moment of use: key, protection domain, rights and range.
+//! The packet path looks up regions and windows by key in a burst ([`linux_rdma::sync`]), without a
+//! reference count. Each access is checked at the moment of use: key, protection domain, rights and
+//! range.
 //!
 //! The memory of a registered region never changes. Reregistration changes its domain and rights,
 //! and waits until no access uses the old ones. Fast registrations and windows change while packets
@@ -42,7 +43,7 @@ use linux_rdma::{
         memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
         Device, MrChange, UserMemory,
     },
-    sync::{lock_bh, synchronize_rcu_expedited},
+    sync::{lock_bh, wait_for_bursts},
 };
 
 /// Rights of the peer.
@@ -361,15 +362,16 @@ impl MrHandle {
             return Ok(Some(new));
         }
         // No access may see the new domain with old rights, or the reverse. So the rights are first
-        // reduced to those that both allow: an access that needs only these is not disturbed. After
-        // each grace period, no access relies on what was before.
+        // reduced to those that both allow: an access that needs only these is not disturbed. No
+        // access is checked and made in different bursts, so after each wait none relies on what
+        // was before.
         if old & !access != 0 {
             registered.access.store(old & access, Relaxed);
-            synchronize_rcu_expedited();
+            wait_for_bursts();
         }
         if !self.mr.is_in(pd.id) {
             self.mr.pd.store(pd.id.0, Relaxed);
-            synchronize_rcu_expedited();
+            wait_for_bursts();
         }
         registered.access.store(access, Relaxed);
         Ok(None)

@@ -4,14 +4,11 @@
 
 use super::{is_inside, BinderId, KeyState, KeyUser, Kind, Memory, Mr};
 use crate::{tables::NumberTable, verbs::pd::PdId};
-use kernel::sync::{
-    atomic::{Atomic, Full, Release},
-    rcu,
-};
+use kernel::sync::atomic::{Atomic, Full, Release};
 use linux_rdma::{
     net::{Fragment, PacketWriter},
     rdma::memory::{access, MappedMemory},
-    sync::{arc_borrow_ref, lock_bh, smp_mb, BhLocked},
+    sync::{arc_borrow_ref, lock_bh, smp_mb, BhLocked, BurstGuard},
 };
 use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
 
@@ -54,7 +51,7 @@ impl Reference {
     }
 }
 
-/// Bytes that an access was checked for, valid while the RCU read lock is held.
+/// Bytes that an access was checked for, valid in the burst in which it was checked.
 ///
 /// # Invariants
 ///
@@ -62,7 +59,7 @@ impl Reference {
 /// domain names. If the source is locked, the key stays valid.
 pub(crate) struct Span<'a> {
     source: Source<'a>,
-    rcu: &'a rcu::Guard,
+    burst: &'a BurstGuard,
     /// Offset of the first byte in the memory.
     offset: u64,
     /// Bytes.
@@ -79,8 +76,8 @@ enum Source<'a> {
 impl MrTable {
     /// Returns the region with the number in this key. The caller must check the rest of the key.
     #[inline]
-    pub(super) fn by_key<'a>(&'a self, key: u32, rcu: &'a rcu::Guard) -> Option<&'a Mr> {
-        self.get(key >> 8, rcu).map(arc_borrow_ref)
+    pub(super) fn by_key<'a>(&'a self, key: u32, burst: &'a BurstGuard) -> Option<&'a Mr> {
+        self.get(key >> 8, burst).map(arc_borrow_ref)
     }
 
     /// Returns `len` bytes of a region or window, if the access is allowed. `qp` is the queue pair,
@@ -88,17 +85,17 @@ impl MrTable {
     #[inline]
     fn span<'a>(
         &'a self,
-        rcu: &'a rcu::Guard,
+        burst: &'a BurstGuard,
         qp: Option<BinderId>,
         reference: Reference,
         len: u32,
     ) -> Result<Span<'a>, Fault> {
-        let mr = self.by_key(reference.key, rcu).ok_or(Fault::Protection)?;
+        let mr = self.by_key(reference.key, burst).ok_or(Fault::Protection)?;
         if let Kind::Registered(registered) = &mr.kind {
             let offset = mr.find(registered, reference, len.into());
             return Ok(Span {
                 source: Source::Registered(&registered.memory),
-                rcu,
+                burst,
                 offset: offset.ok_or(Fault::Protection)?,
                 len,
             });
@@ -126,7 +123,7 @@ impl MrTable {
         let offset = start.wrapping_add(va.wrapping_sub(state.iova));
         Ok(Span {
             source: Source::Locked(state),
-            rcu,
+            burst,
             offset,
             len,
         })
@@ -136,7 +133,7 @@ impl MrTable {
     #[inline]
     pub(crate) fn local<'a>(
         &'a self,
-        rcu: &'a rcu::Guard,
+        burst: &'a BurstGuard,
         pd: PdId,
         lkey: u32,
         va: u64,
@@ -144,14 +141,14 @@ impl MrTable {
         write: bool,
     ) -> Result<Span<'a>, Fault> {
         let required = if write { access::LOCAL_WRITE } else { 0 };
-        self.span(rcu, None, Reference::new(pd, lkey, va, required), len)
+        self.span(burst, None, Reference::new(pd, lkey, va, required), len)
     }
 
     /// Returns the bytes `va..va + len` for a request from the peer.
     #[inline]
     pub(crate) fn remote<'a>(
         &'a self,
-        rcu: &'a rcu::Guard,
+        burst: &'a BurstGuard,
         by: KeyUser,
         rkey: u32,
         va: u64,
@@ -164,7 +161,7 @@ impl MrTable {
             RemoteAccess::Atomic => access::REMOTE_ATOMIC,
         };
         let reference = Reference::new(by.pd, rkey, va, required);
-        self.span(rcu, Some(by.qp), reference, len)
+        self.span(burst, Some(by.qp), reference, len)
     }
 
     /// Returns the memory of `len` bytes, and the offset of the first one, if they are pinned user
@@ -173,11 +170,11 @@ impl MrTable {
     #[inline]
     pub(crate) fn pinned<'a>(
         &'a self,
-        rcu: &'a rcu::Guard,
+        burst: &'a BurstGuard,
         reference: &Reference,
         len: u64,
     ) -> Option<(MappedMemory<'a>, u64)> {
-        let mr = self.by_key(reference.key, rcu)?;
+        let mr = self.by_key(reference.key, burst)?;
         let Kind::Registered(registered) = &mr.kind else {
             return None;
         };
@@ -185,14 +182,14 @@ impl MrTable {
             return None;
         };
         let offset = mr.find(registered, *reference, len)?;
-        Some((pinned.access(rcu)?, offset))
+        Some((pinned.access(burst)?, offset))
     }
 
     /// Makes earlier writes to a region globally visible (IBA A19), if the region allows that. No
     /// region is persistent.
     pub(crate) fn flush(
         &self,
-        rcu: &rcu::Guard,
+        burst: &BurstGuard,
         pd: PdId,
         rkey: u32,
         flush: Flush,
@@ -204,7 +201,7 @@ impl MrTable {
         if flush.persistent {
             required |= access::FLUSH_PERSISTENT;
         }
-        let mr = self.by_key(rkey, rcu).ok_or(Fault::Protection)?;
+        let mr = self.by_key(rkey, burst).ok_or(Fault::Protection)?;
         // Windows and fast registrations never have these rights.
         let Kind::Registered(registered) = &mr.kind else {
             return Err(Fault::Protection);
@@ -240,7 +237,7 @@ impl Span<'_> {
         };
         match memory {
             Memory::User(pinned) => pinned
-                .access(self.rcu)
+                .access(self.burst)
                 .map(|memory| (memory, self.offset))
                 .ok_or(Fault::Protection),
             Memory::Kernel(memory) => {

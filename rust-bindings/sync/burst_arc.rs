@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An optional reference to a shared object, read under RCU.
-//!
-//! C header: `include/linux/rcupdate.h`.
+//! An optional reference to a shared object, read in bursts.
 
-use super::{atomic_place::AtomicPlace, synchronize_rcu_expedited};
+use super::{atomic_place::AtomicPlace, wait_for_bursts, BurstGuard};
 use kernel::{
     prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
+    sync::{Arc, ArcBorrow},
 };
 
 /// Holds a reference to an object, or nothing. Readers take neither a lock nor a reference. Setting
 /// the reference allocates nothing, and taking it waits for the readers.
-pub struct RcuArc<T: Send + Sync + 'static>(AtomicPlace<Arc<T>>);
+pub struct BurstArc<T: Send + Sync + 'static>(AtomicPlace<Arc<T>>);
 
-impl<T: Send + Sync + 'static> RcuArc<T> {
-    /// Creates an empty `RcuArc`.
+impl<T: Send + Sync + 'static> BurstArc<T> {
+    /// Creates an empty `BurstArc`.
     pub const fn empty() -> Self {
         Self(AtomicPlace::empty())
     }
@@ -26,11 +24,11 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         self.0.is_empty()
     }
 
-    /// Returns the object, valid while the guard is held. Any context.
+    /// Returns the object, valid while the guard is held.
     #[inline]
-    pub fn get<'a>(&'a self, _guard: &'a rcu::Guard) -> Option<ArcBorrow<'a, T>> {
-        // SAFETY: The reference outlives the guard: `take` waits for a grace period (rcupdate.h,
-        // `synchronize_rcu()`) before it gives the reference away.
+    pub fn get<'a>(&'a self, _burst: &'a BurstGuard) -> Option<ArcBorrow<'a, T>> {
+        // SAFETY: The reference outlives the guard: `take` waits for the bursts that may have found
+        // it before it gives the reference away.
         unsafe { self.0.get() }
     }
 
@@ -40,11 +38,12 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         self.0.fill(object).map_err(|_| EBUSY)
     }
 
-    /// Takes the object out. Waits until no reader uses it before it returns. Sleeps.
+    /// Takes the object out. Waits until no reader uses it before it returns. Sleeps; must not be
+    /// called in a burst.
     pub fn take(&self) -> Option<Arc<T>> {
         let object = self.0.take();
         if object.is_some() {
-            synchronize_rcu_expedited();
+            wait_for_bursts();
         }
         object
     }
