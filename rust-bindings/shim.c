@@ -425,6 +425,11 @@ SHIM struct net_device *shim_skb_dev(const struct sk_buff *skb)
 	return skb->dev;
 }
 
+SHIM int shim_skb_iif(const struct sk_buff *skb)
+{
+	return skb->skb_iif;
+}
+
 SHIM void *shim___skb_pull(struct sk_buff *skb, unsigned int len)
 {
 	return __skb_pull(skb, len);
@@ -577,6 +582,13 @@ SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void 
 {
 	*ops = (struct nf_hook_ops){ .hook = hook, .priv = priv, .pf = NFPROTO_INET,
 				     .hooknum = NF_INET_LOCAL_OUT, .priority = NF_IP_PRI_LAST };
+}
+
+SHIM void shim_nf_forwarded_init(struct nf_hook_ops *ops, nf_hookfn *hook, void *priv)
+{
+	*ops = (struct nf_hook_ops){ .hook = hook, .priv = priv, .pf = NFPROTO_INET,
+				     .hooknum = NF_INET_POST_ROUTING,
+				     .priority = NF_IP_PRI_CONNTRACK_CONFIRM - 1 };
 }
 
 SHIM void shim_sk_callback_lock(struct sock *sk)
