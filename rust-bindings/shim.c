@@ -167,6 +167,16 @@ SHIM struct net *shim_dev_net_rcu(const struct net_device *dev)
 	return dev_net_rcu(dev);
 }
 
+SHIM u32 shim_ipv4_address_generation(const struct net *net)
+{
+	return atomic_read_acquire(&net->ipv4.dev_addr_genid);
+}
+
+SHIM u32 shim_ipv6_address_generation(const struct net *net)
+{
+	return atomic_read_acquire(&net->ipv6.dev_addr_genid);
+}
+
 SHIM void shim_dev_put(struct net_device *dev)
 {
 	dev_put(dev);
@@ -273,6 +283,42 @@ SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
 {
 	return dev->netdev_ops->ndo_get_peer_dev;
 }
+
+SHIM bool shim_netdev_has_rx_handler(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->rx_handler);
+}
+
+SHIM bool shim_netdev_has_generic_xdp(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->xdp_prog);
+}
+
+#ifdef CONFIG_NET_XGRESS
+SHIM bool shim_netdev_has_tc_ingress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->tcx_ingress);
+}
+
+SHIM bool shim_netdev_has_tc_egress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->tcx_egress);
+}
+#endif
+
+#ifdef CONFIG_NETFILTER_INGRESS
+SHIM bool shim_netdev_has_nf_ingress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->nf_hooks_ingress);
+}
+#endif
+
+#ifdef CONFIG_NETFILTER_EGRESS
+SHIM bool shim_netdev_has_nf_egress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->nf_hooks_egress);
+}
+#endif
 
 SHIM unsigned short shim_netdev_type(const struct net_device *dev)
 {
@@ -448,6 +494,16 @@ SHIM void *shim___skb_put(struct sk_buff *skb, unsigned int len)
 SHIM void shim_skb_reserve(struct sk_buff *skb, int len)
 {
 	skb_reserve(skb, len);
+}
+
+SHIM void shim_skb_reset_inner_headers(struct sk_buff *skb)
+{
+	skb_reset_inner_headers(skb);
+}
+
+SHIM void shim_skb_reset_inner_mac_header(struct sk_buff *skb)
+{
+	skb_reset_inner_mac_header(skb);
 }
 
 SHIM void shim_skb_reset_network_header(struct sk_buff *skb)

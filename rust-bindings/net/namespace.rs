@@ -4,7 +4,7 @@
 //!
 //! C header: `include/net/net_namespace.h`.
 
-use super::{addr::in6, IpAddr, NetDevice};
+use super::{addr::in6, IpAddr, IpVersion, NetDevice};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
@@ -24,16 +24,20 @@ use kernel::{
 #[repr(transparent)]
 pub struct NetNs(Opaque<raw::net>);
 
-// SAFETY: A `struct net` belongs to no thread; the methods read only fields that never change.
+// SAFETY: A `struct net` belongs to no thread; the methods read only fields that never change, and
+// atomics.
 unsafe impl Send for NetNs {}
-// SAFETY: A shared reference only reads fields that never change.
+// SAFETY: A shared reference only reads fields that never change, and atomics.
 unsafe impl Sync for NetNs {}
 
 #[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 // Safe: these are the signatures of the shims, which take any valid namespace. `preinit_net()`
 // (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
-// maybe_get_net() (net_namespace.h) takes a reference only if the count is not yet zero.
+// maybe_get_net() (net_namespace.h) takes a reference only if the count is not yet zero. The
+// generations are atomics.
 unsafe extern "C" {
+    safe fn shim_ipv4_address_generation(net: &NetNs) -> u32;
+    safe fn shim_ipv6_address_generation(net: &NetNs) -> u32;
     safe fn shim_maybe_get_net(net: &NetNs) -> *mut raw::net;
     safe fn shim_net_cookie(net: &NetNs) -> u64;
 }
@@ -64,6 +68,17 @@ impl NetNs {
     #[inline]
     pub fn cookie(&self) -> NetNsCookie {
         NetNsCookie(shim_net_cookie(self))
+    }
+
+    /// Returns a number that changes when an address of this version is added to the namespace or
+    /// removed from it (`fib_inetaddr_event()`, net/ipv4/fib_frontend.c; `ipv6_ifa_notify()`,
+    /// net/ipv6/addrconf.c). Later look-ups see at least the addresses of that time.
+    #[inline]
+    pub(super) fn address_generation(&self, version: IpVersion) -> u32 {
+        match version {
+            IpVersion::V4 => shim_ipv4_address_generation(self),
+            IpVersion::V6 => shim_ipv6_address_generation(self),
+        }
     }
 
     /// Returns the device with this index in the namespace.

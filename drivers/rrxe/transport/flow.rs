@@ -107,8 +107,10 @@ impl<'a> FlowTemplate<'a> {
             class => class,
         };
         let mut template = Self::new(path, source_port, tos, ctx)?;
-        // A queueing discipline may segment GSO packets.
-        template.omit_icrc = !template.is_captured
+        // A queueing discipline may segment GSO packets, and so does the receiver if they may have
+        // come from another device.
+        template.omit_icrc = template.route.ends_at_peer()
+            && !template.is_captured
             && !template.may_queue
             && !config.always_icrc
             && path.elision.may_omit();
