@@ -11,7 +11,6 @@ import socket
 
 import capture
 import data_cases
-import harness
 import looks
 import netem
 import packets
@@ -212,8 +211,8 @@ def queued(version):
 def without_icrcs(version):
     """Packets within this host have no ICRC once GSO packets were seen to arrive whole.
 
-    When some arrive segmented, all packets have ICRCs again until many have arrived whole. No byte
-    is wrong.
+    While a rule at the receiving device may segment or redirect them, all packets have ICRCs. No
+    byte is wrong, and no packet is lost.
     """
     with connection(version=version, seed="gso/without-icrcs") as (hosts, sides, rng):
         large(rng, sides)
@@ -224,16 +223,13 @@ def without_icrcs(version):
         bed.here.machine.run("modprobe ifb numifbs=0")
         for host in hosts:
             cut_on_arrival(host)
+        before = [without_icrc(host) for host in hosts]
         large(rng, sides)
         large(rng, sides)
+        equal("packets without an ICRC", [without_icrc(host) for host in hosts], before)
+        equal("packets with a wrong ICRC", [read(host)["rx_icrc_encapsulated"] for host in hosts], [0, 0])
         for host in hosts:
             host.machine.run(f"tc qdisc delete dev {host.netdev} ingress")
-        before = [without_icrc(host) for host in hosts]
-        bad = [read(host)["rx_icrc_encapsulated"] for host in hosts]
-        require(all(bad), f"packets with a wrong ICRC: {bad}: nothing was cut")
-        large(rng, sides)
-        equal("packets without an ICRC since", [without_icrc(host) for host in hosts], before)
-        equal("packets with a wrong ICRC since", [read(host)["rx_icrc_encapsulated"] for host in hosts], bad)
         near_again(rng, hosts, sides)
 
 
