@@ -230,8 +230,8 @@ impl NetDevice {
     }
 
     /// Returns whether all packets that the stack sends through the device reach its driver: no
-    /// program or rule of tc or nftables (`sch_handle_egress()`, `nf_hook_egress()`; net/core/dev.c)
-    /// may redirect them. A queueing discipline may delay or drop them.
+    /// program or rule of tc or nftables may redirect them (`sch_handle_egress()` and
+    /// `nf_hook_egress()` in net/core/dev.c). A queueing discipline may delay or drop them.
     #[inline]
     pub(super) fn sends_directly(&self) -> bool {
         #[cfg(CONFIG_NET_XGRESS)]

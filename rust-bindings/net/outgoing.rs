@@ -318,7 +318,7 @@ unsafe extern "C" fn forwarded_hook<H: Outgoing>(
         )
     };
     // In a VRF, packets of this host have an incoming device, too: the VRF. No device has received
-    // them (`vrf_ip_out_direct()`, drivers/net/vrf.c). A packet on a bridge has none
+    // them (`vrf_ip_out_direct()`, drivers/net/vrf.c). Packets on a bridge have no incoming device
     // (`br_nf_post_routing()`, net/bridge/br_netfilter_hooks.c).
     if incoming.is_null() || !skb.was_received() {
         return raw::NF_ACCEPT;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Borders between a connection and those who are not its ends, in many topologies.
+"""The borders of a connection, in many topologies.
 
 A stranger that knows all numbers of a connection sends forged packets to one of its ends: as a
 program without privileges, from a container, from another segment. None may have an effect. GSO
@@ -28,7 +28,7 @@ FIRST = 5
 
 TOPOLOGIES = {name: name for name in topologies.TOPOLOGIES}
 
-# The values of the sysctl rp_filter: off, loose, strict. IPv6 has none.
+# The values of the sysctl rp_filter: off, loose, strict. It does not exist for IPv6.
 RP_FILTERS = (0, 2, 1)
 
 
@@ -178,7 +178,7 @@ def strangers(name):
     As a control, root at an end sends the same packets.
     """
     with built(name) as topology, ends(topology) as bench:
-        # What an end itself sends passes no filter of arriving packets.
+        # The filter of arriving packets does not concern programs at the ends.
         others = [name for name, stranger in topology.strangers.items() if not stranger.is_guarded]
         for version in topologies.VERSIONS:
             for rp_filter in RP_FILTERS if version == 4 else RP_FILTERS[:1]:
@@ -328,7 +328,7 @@ class Datagrams:
 
 @contextlib.contextmanager
 def card():
-    """Yields two namespaces: `a` with an RDMA device, and the router `r`, which has the far address.
+    """Yields two namespaces: `a` with an RDMA device, and the router `r` with the far address.
 
     Without the address, the router has a route to it by `card`, which segments packets itself.
     """
@@ -360,7 +360,8 @@ def card():
 
 
 def sent(seen, senders):
-    """Sends datagrams, and returns the GSO packets of `a0` and `card`, and how many have the bit."""
+    """Sends datagrams. Returns how many GSO packets `a0` and `card` are given, and how many of them
+    have the bit."""
     for sender in senders:
         sender.send()
     found = seen()
