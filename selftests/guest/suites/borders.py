@@ -9,6 +9,7 @@ packets that claim to be tunnelled must not leave the veth pair that joins sende
 import contextlib
 import dataclasses
 import errno
+import socket
 
 import forging
 import gso_trace
@@ -19,6 +20,7 @@ import topologies
 import traffic
 from data_cases import seeded
 from harness import Skip, case, equal, require
+from packets import ROCE_PORT
 from trial import Bench, Trial
 
 bed = testbed.Bed()
@@ -192,6 +194,44 @@ def strangers(name):
                         raise harness.Failure(f"IPv{version}, rp_filter {rp_filter}: {why}") from why
             with bench.trial(version) as trial:
                 control(topology, version, trial)
+
+
+# Gives the container's packets the host's address without connection tracking, so that fragments
+# stay fragments.
+STATELESS = """
+flush ruleset
+table inet mangle {
+    chain post {
+        type filter hook postrouting priority 0;
+        oifname "a0" ip saddr 10.2.0.2 ip saddr set 10.1.0.1
+        oifname "a0" ip6 saddr fd02::2 ip6 saddr set fd01::1
+    }
+}
+"""
+
+
+@case(timeout=200, debug=False)
+def fragments():
+    """Of a fragmented datagram, at least the first fragment is dropped, so that it never arrives.
+
+    Connection tracking puts the fragments together before that.
+    """
+
+    def body():
+        with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            if version == 4:
+                sock.setsockopt(socket.IPPROTO_IP, forging.IP_MTU_DISCOVER, 0)
+            return sock.sendto(bytes(6000), (address(peer, version), ROCE_PORT))
+
+    with built("nat") as topology:
+        guard, peer = topology.hosts
+        for rules in ("", STATELESS):
+            guard.machine.run(f"nft -f - <<'END'\n{rules}\nEND")
+            for version in topologies.VERSIONS:
+                before, arrived = drops(guard), peer.machine.look("statistics", peer.device)
+                equal("bytes", privilege.unprivileged(body, (lambda: forging.enter("c"),)), 6000)
+                equal("dropped by the guard", drops(guard) - before, 1)
+                equal("counted by the peer", peer.machine.look("statistics", peer.device), arrived)
 
 
 @case(timeout=200, debug=False)
