@@ -183,9 +183,9 @@ fn release(which: impl Fn(&Entry) -> bool) {
             // net/ipv4/udp_tunnel_core.c).
             Owned::Socket(sk) => unsafe { raw::udp_tunnel_sock_release(*sk) },
             #[cfg(CONFIG_NETFILTER)]
-            // SAFETY: `InNamespace::new` guarantees hooks registered in `net`. Nothing else releases
-            // entries' hooks, and `net` ends only after `namespace_exit`, which the locked list
-            // holds up (`nf_unregister_net_hooks()`, net/netfilter/core.c).
+            // SAFETY: `InNamespace::new` guarantees hooks registered in `net`. Nothing else
+            // releases those of entries, and `net` ends only after `namespace_exit`, which the
+            // locked list holds up (`nf_unregister_net_hooks()`, net/netfilter/core.c).
             Owned::Hooks(hooks) => unsafe {
                 raw::nf_unregister_net_hooks(entry.net, hooks.as_raw(), Hooks::COUNT);
             },
