@@ -38,13 +38,15 @@ pub struct Route {
     /// Argument of `dst_check`: generation of the IPv6 routing tree, or 0 for IPv4.
     cookie: u32,
     version: IpVersion,
-    /// The other end of the pair that the route leaves through, if it does.
+    /// The route leaves through a veth. The device of a valid route never changes.
+    is_over_veth: bool,
+    /// The other end of that veth.
     far_end: Option<FarEnd>,
-    /// The namespace at the other end of the pair receives the packets.
+    /// The namespace at the other end of the veth receives the packets.
     ends_at_peer: bool,
 }
 
-/// The state of the other end of a pair of devices that decides where the packets of a route go.
+/// The state of a veth pair that decides where the packets of a route go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FarEnd {
     namespace: NetNsCookie,
@@ -55,7 +57,7 @@ struct FarEnd {
 }
 
 impl FarEnd {
-    /// Returns the current state of the other end of the pair that `dev` belongs to.
+    /// Returns the current state of the pair that `dev` belongs to.
     #[inline]
     fn of(dev: &NetDevice, version: IpVersion, rcu: &rcu::Guard) -> Option<Self> {
         let peer = dev.peer(rcu)?;
@@ -84,6 +86,7 @@ impl Route {
             dst: NonNull::new(dst).ok_or(EINVAL)?,
             cookie: 0,
             version: flow.source.version(),
+            is_over_veth: false,
             far_end: None,
             ends_at_peer: false,
         };
@@ -99,15 +102,19 @@ impl Route {
         Ok(route)
     }
 
-    /// Finds out whether the namespace at the other end of a pair receives the packets.
+    /// Finds out whether the namespace at the other end of a veth receives the packets.
     fn follow_peer(&mut self, destination: &IpAddr) {
         let rcu = rcu::read_lock();
         let dev = self.device(&rcu);
+        if !dev.is_kind(c"veth") {
+            return;
+        }
         // The state is read first: if the addresses change after that, the route is not valid.
         let far_end = FarEnd::of(dev, self.version, &rcu);
         let holds = |peer: &NetDevice| peer.net(&rcu).device_of_address(destination).is_some();
         let ends_at_peer =
             far_end.is_some_and(|end| end.is_direct) && dev.peer(&rcu).is_some_and(holds);
+        self.is_over_veth = true;
         self.far_end = far_end;
         self.ends_at_peer = ends_at_peer;
     }
@@ -177,12 +184,19 @@ impl Route {
         // SAFETY: `self` owns a reference to `dst`. Under RCU, `dst_check` (dst.h) may follow its
         // pointers.
         let is_current = !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null();
-        is_current && self.far_end == FarEnd::of(self.device(&rcu), self.version, &rcu)
+        let ends_as_before = || self.far_end == FarEnd::of(self.device(&rcu), self.version, &rcu);
+        is_current && (!self.is_over_veth || ends_as_before())
     }
 
-    /// Returns whether the packets leave through one end of a pair of devices, and the namespace of
-    /// the other end receives them, as far as devices and addresses tell. Nothing on their way may
-    /// then pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
+    /// Returns whether the packets leave through one end of a veth pair.
+    #[inline]
+    pub fn is_over_veth(&self) -> bool {
+        self.is_over_veth
+    }
+
+    /// Returns whether the packets leave through one end of a veth pair, and the namespace of the
+    /// other end receives them, as far as devices and addresses tell. Nothing on their way may then
+    /// pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
     /// routing.)
     #[inline]
     pub fn ends_at_peer(&self) -> bool {

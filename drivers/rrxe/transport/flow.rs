@@ -78,7 +78,7 @@ impl<'a> FlowTemplate<'a> {
         let rcu = ctx.rcu;
         let route = path.route(&ctx.qp.device, source_port, rcu)?;
         let dev = route.device(rcu);
-        let (is_veth, is_captured) = (is_veth(dev), dev.is_captured(rcu));
+        let (is_veth, is_captured) = (route.is_over_veth(), dev.is_captured(rcu));
         let may_queue = may_queue(dev, is_veth, rcu);
         let limit = if is_veth && !is_captured {
             dev.udp_gso_limit(MAX_SEGMENTS) as usize
