@@ -95,19 +95,18 @@ def cut_on_arrival(host):
 
 @contextlib.contextmanager
 def deaf(hosts):
-    """Drops the RoCE packets that arrive at the hosts, within the block."""
+    """Drops the RoCE packets that arrive at the hosts, within the block.
+
+    A rule at the network device would have all packets sent with ICRCs.
+    """
+    chain = "chain input { type filter hook input priority 0; udp dport 4791 drop; }"
     try:
         for host in hosts:
-            host.machine.batch(
-                "tc",
-                f"qdisc add dev {host.netdev} ingress",
-                f"filter add dev {host.netdev} parent ffff: protocol ip u32 "
-                "match ip protocol 17 0xff match ip dport 4791 0xffff action drop",
-            )
+            host.machine.run(f"nft 'table inet deaf {{ {chain} }}'")
         yield
     finally:
         for host in hosts:
-            host.machine.try_run(f"tc qdisc delete dev {host.netdev} ingress")
+            host.machine.try_run("nft delete table inet deaf")
 
 
 def near_again(rng, hosts, sides):
