@@ -206,6 +206,13 @@ impl NetDevice {
         shim_netdev_gso_max_size(self)
     }
 
+    /// Returns whether another device of the namespace is in the same VRF, or like this one in none.
+    pub(super) fn shares_vrf_with(&self, other: &NetDevice, _rcu: &rcu::Guard) -> bool {
+        // SAFETY: Both devices are valid by the type invariant, and the RCU read lock is held, as
+        // `l3mdev_master_ifindex_rcu()` (include/net/l3mdev.h) requires.
+        unsafe { raw::shim_netdev_vrf(self.as_raw()) == raw::shim_netdev_vrf(other.as_raw()) }
+    }
+
     /// Returns the other end of a pair of virtual devices, such as veth.
     #[inline]
     pub(super) fn peer<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {

@@ -94,8 +94,19 @@ impl NetNs {
         }
     }
 
-    /// Returns the device that has this local address in the namespace.
+    /// Returns the device that has this local address in the namespace. An IPv6 address of a VRF is
+    /// not found: see [`NetDevice::holder_of`].
     pub fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
+        self.find_address(address, ptr::null_mut())
+    }
+
+    /// Returns the device that has this local address. IPv6 searches the VRF of `near`, or outside
+    /// all VRFs if that is null. `near` is null or a valid device of the namespace.
+    fn find_address(
+        &self,
+        address: &IpAddr,
+        near: *mut raw::net_device,
+    ) -> Option<ARef<NetDevice>> {
         let _rcu = rcu::read_lock();
         // SAFETY: The namespace is valid, and the RCU read lock is held, as ipv6_dev_find()
         // (net/ipv6/addrconf.c) requires, and __ip_dev_find() (net/ipv4/devinet.c) of a caller that
@@ -104,7 +115,7 @@ impl NetNs {
         unsafe {
             let dev = match address {
                 IpAddr::V4(a) => raw::__ip_dev_find(self.as_raw(), u32::from_ne_bytes(*a), false),
-                IpAddr::V6(a) => raw::ipv6_dev_find(self.as_raw(), &in6(*a), ptr::null_mut()),
+                IpAddr::V6(a) => raw::ipv6_dev_find(self.as_raw(), &in6(*a), near),
             };
             NonNull::new(dev).map(|dev| ARef::from(NetDevice::from_raw(dev.as_ptr())))
         }
@@ -130,6 +141,14 @@ impl Drop for NetRef {
 }
 
 impl NetDevice {
+    /// Returns the device that has this local address in the namespace and the VRF of this device,
+    /// or else in the namespace outside all VRFs.
+    pub(super) fn holder_of(&self, address: &IpAddr, rcu: &rcu::Guard) -> Option<ARef<NetDevice>> {
+        let net = self.net(rcu);
+        let found = net.find_address(address, self.as_raw());
+        found.or_else(|| net.device_of_address(address))
+    }
+
     /// Takes a reference that keeps the device's namespace from ending. Returns `None` if the
     /// namespace has begun to end.
     pub fn get_net(&self) -> Option<NetRef> {

@@ -9,7 +9,7 @@ use super::{
     addr::{field, source},
     net_exit::{InNamespace, NetExit, Owned},
     skb::Skb,
-    IpAddr, IpVersion, NetNs, NetRef, IPPROTO_UDP,
+    IpVersion, NetDevice, NetNs, NetRef, IPPROTO_UDP,
 };
 use crate::raw;
 use core::{
@@ -17,7 +17,11 @@ use core::{
     ptr::{self, NonNull},
     slice,
 };
-use kernel::{prelude::*, sync::Arc, types::Opaque};
+use kernel::{
+    prelude::*,
+    sync::{aref::ARef, rcu, Arc},
+    types::Opaque,
+};
 
 /// Offset of the destination port in a UDP header.
 const DESTINATION_PORT: i32 = 2;
@@ -51,14 +55,10 @@ pub struct LocalPacket<'a> {
     skb: &'a Skb,
     sk: NonNull<raw::sock>,
     net: &'a NetNs,
+    out: &'a NetDevice,
 }
 
 impl LocalPacket<'_> {
-    /// Returns the namespace that the packet leaves from.
-    pub fn net(&self) -> &NetNs {
-        self.net
-    }
-
     /// Returns the IP header, without options or extension headers.
     #[inline]
     fn ip_header(&self) -> &[u8] {
@@ -90,9 +90,10 @@ impl LocalPacket<'_> {
         destination_port(self.skb, offset)
     }
 
-    /// Returns the packet's source address.
-    pub fn source(&self) -> IpAddr {
-        source(self.skb.version(), self.ip_header())
+    /// Returns the device that has the packet's source address.
+    pub fn source_holder(&self) -> Option<ARef<NetDevice>> {
+        let source = source(self.skb.version(), self.ip_header());
+        self.out.holder_of(&source, &rcu::read_lock())
     }
 
     /// Returns whether the process that opened the socket had CAP_NET_RAW over the namespace when
@@ -149,15 +150,10 @@ fn destination_port(skb: &Skb, offset: i32) -> Option<u16> {
 /// data begins. `'a` is inside an RCU read-side section.
 pub struct ForwardedPacket<'a> {
     skb: &'a Skb,
-    net: &'a NetNs,
+    out: &'a NetDevice,
 }
 
 impl ForwardedPacket<'_> {
-    /// Returns the namespace that forwards the packet.
-    pub fn net(&self) -> &NetNs {
-        self.net
-    }
-
     /// Returns the IP header, without options or extension headers.
     #[inline]
     fn ip_header(&self) -> &[u8] {
@@ -198,9 +194,11 @@ impl ForwardedPacket<'_> {
         (found == udp).then(|| i32::try_from(offset).ok())?
     }
 
-    /// Returns the packet's source address, behind source NAT.
-    pub fn source(&self) -> IpAddr {
-        source(self.skb.version(), self.ip_header())
+    /// Returns the device of this namespace that has the packet's source address, behind source
+    /// NAT, if the address is a local one.
+    pub fn source_holder(&self) -> Option<ARef<NetDevice>> {
+        let source = source(self.skb.version(), self.ip_header());
+        self.out.holder_of(&source, &rcu::read_lock())
     }
 }
 
@@ -272,13 +270,15 @@ unsafe extern "C" fn local_hook<H: Outgoing>(
     skb: *mut raw::sk_buff,
     state: *const raw::nf_hook_state,
 ) -> c_uint {
-    // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its caller keeps
-    // the namespace and the socket. `InNamespace` keeps the handler until no CPU is in the hook.
-    let (skb, sk, net, handler) = unsafe {
+    // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its callers
+    // (named below) keep the namespace, the socket and the outgoing device. `InNamespace` keeps the
+    // handler until no CPU is in the hook.
+    let (skb, sk, net, out, handler) = unsafe {
         (
             Skb::from_raw(skb),
             NonNull::new((*state).sk).filter(|sk| raw::shim_sk_fullsock(sk.as_ptr())),
             NetNs::from_raw((*state).net),
+            NetDevice::from_raw((*state).out),
             &*data.cast::<H>(),
         )
     };
@@ -289,7 +289,7 @@ unsafe extern "C" fn local_hook<H: Outgoing>(
     // `__ip6_local_out()`, net/ipv6/output_core.c) keep the socket and the namespace, and pass a
     // packet with a whole, linear IP header and a `protocol`. The call is inside an RCU read-side
     // section.
-    let packet = LocalPacket { skb, sk, net };
+    let packet = LocalPacket { skb, sk, net, out };
     if handler.may_leave(&packet) {
         raw::NF_ACCEPT
     } else {
@@ -307,13 +307,14 @@ unsafe extern "C" fn forwarded_hook<H: Outgoing>(
     skb: *mut raw::sk_buff,
     state: *const raw::nf_hook_state,
 ) -> c_uint {
-    // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. Its caller keeps
-    // the namespace. `InNamespace` keeps the handler until no CPU is in the hook.
-    let (skb, incoming, net, handler) = unsafe {
+    // SAFETY: `nf_hook()` (netfilter.h) passes a packet, and a state on its stack. All callers for
+    // POST_ROUTING name the outgoing device, which is valid under RCU. `InNamespace` keeps the
+    // handler until no CPU is in the hook.
+    let (skb, incoming, out, handler) = unsafe {
         (
             Skb::from_raw(skb),
             (*state).in_,
-            NetNs::from_raw((*state).net),
+            NetDevice::from_raw((*state).out),
             &*data.cast::<H>(),
         )
     };
@@ -327,7 +328,7 @@ unsafe extern "C" fn forwarded_hook<H: Outgoing>(
     // net/ipv4/ip_output.c; `ip6_output()`, net/ipv6/ip6_output.c; `xfrm4_output()`,
     // net/ipv4/xfrm4_output.c; `vrf_output()`, drivers/net/vrf.c) pass a packet with a whole,
     // linear IP header and a `protocol`. The call is inside an RCU read-side section.
-    let packet = ForwardedPacket { skb, net };
+    let packet = ForwardedPacket { skb, out };
     if handler.may_forward(&packet) {
         raw::NF_ACCEPT
     } else {

@@ -111,7 +111,10 @@ impl Route {
         }
         // The state is read first: if the addresses change after that, the route is not valid.
         let far_end = FarEnd::of(dev, self.version, &rcu);
-        let holds = |peer: &NetDevice| peer.net(&rcu).device_of_address(destination).is_some();
+        let holds = |peer: &NetDevice| {
+            let holder = peer.holder_of(destination, &rcu);
+            holder.is_some_and(|holder| peer.shares_vrf_with(&holder, &rcu))
+        };
         let ends_at_peer =
             far_end.is_some_and(|end| end.is_direct) && dev.peer(&rcu).is_some_and(holds);
         self.is_over_veth = true;

@@ -51,8 +51,7 @@ impl Guard {
 
     #[cold]
     fn refused(&self, packet: &LocalPacket<'_>) {
-        let holder = packet.net().device_of_address(&packet.source());
-        if self.count(holder.as_deref()) {
+        if self.count(packet.source_holder().as_deref()) {
             pr_warn!(
                 "user {} sent a datagram to UDP port {}, which could pass for a packet of ours: refused; give the program CAP_NET_RAW if it may, or load rrxe with local_guard=0\n",
                 packet.owner(),
@@ -89,7 +88,7 @@ impl Outgoing for Guard {
         if packet.udp_destination_port() != Some(ROCE_UDP_PORT) {
             return true;
         }
-        let holder = packet.net().device_of_address(&packet.source());
+        let holder = packet.source_holder();
         if let Some(holder) = &holder {
             self.refused_to_forward(holder);
         }
