@@ -206,7 +206,7 @@ impl NetDevice {
         shim_netdev_gso_max_size(self)
     }
 
-    /// Returns whether another device of the namespace is in the same VRF, or like this one in none.
+    /// Returns whether another device of the namespace is in the same VRF, or both are in none.
     pub(super) fn shares_vrf_with(&self, other: &NetDevice, _rcu: &rcu::Guard) -> bool {
         // SAFETY: Both devices are valid by the type invariant, and the RCU read lock is held, as
         // `l3mdev_master_ifindex_rcu()` (include/net/l3mdev.h) requires.
