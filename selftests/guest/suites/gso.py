@@ -102,7 +102,7 @@ def deaf(hosts):
     chain = "chain input { type filter hook input priority 0; udp dport 4791 drop; }"
     try:
         for host in hosts:
-            host.machine.run(f"nft 'table inet deaf {{ {chain} }}'")
+            host.machine.run(f"nft 'table inet deaf {{ {chain}; }}'")
         yield
     finally:
         for host in hosts:
