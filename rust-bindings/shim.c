@@ -185,6 +185,16 @@ SHIM struct net *shim_dev_net_rcu(const struct net_device *dev)
 	return dev_net_rcu(dev);
 }
 
+SHIM u32 shim_ipv4_address_generation(const struct net *net)
+{
+	return atomic_read_acquire(&net->ipv4.dev_addr_genid);
+}
+
+SHIM u32 shim_ipv6_address_generation(const struct net *net)
+{
+	return atomic_read_acquire(&net->ipv6.dev_addr_genid);
+}
+
 SHIM void shim_dev_put(struct net_device *dev)
 {
 	dev_put(dev);
@@ -255,6 +265,11 @@ SHIM int shim_netdev_ifindex(const struct net_device *dev)
 	return READ_ONCE(dev->ifindex);
 }
 
+SHIM int shim_netdev_vrf(const struct net_device *dev)
+{
+	return l3mdev_master_ifindex_rcu(dev);
+}
+
 SHIM unsigned int shim_netdev_mtu(const struct net_device *dev)
 {
 	return READ_ONCE(dev->mtu);
@@ -291,6 +306,42 @@ SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
 {
 	return dev->netdev_ops->ndo_get_peer_dev;
 }
+
+SHIM bool shim_netdev_has_rx_handler(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->rx_handler);
+}
+
+SHIM bool shim_netdev_has_generic_xdp(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->xdp_prog);
+}
+
+#ifdef CONFIG_NET_XGRESS
+SHIM bool shim_netdev_has_tc_ingress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->tcx_ingress);
+}
+
+SHIM bool shim_netdev_has_tc_egress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->tcx_egress);
+}
+#endif
+
+#ifdef CONFIG_NETFILTER_INGRESS
+SHIM bool shim_netdev_has_nf_ingress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->nf_hooks_ingress);
+}
+#endif
+
+#ifdef CONFIG_NETFILTER_EGRESS
+SHIM bool shim_netdev_has_nf_egress(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->nf_hooks_egress);
+}
+#endif
 
 SHIM unsigned short shim_netdev_type(const struct net_device *dev)
 {
@@ -443,6 +494,11 @@ SHIM struct net_device *shim_skb_dev(const struct sk_buff *skb)
 	return skb->dev;
 }
 
+SHIM int shim_skb_iif(const struct sk_buff *skb)
+{
+	return skb->skb_iif;
+}
+
 SHIM void *shim___skb_pull(struct sk_buff *skb, unsigned int len)
 {
 	return __skb_pull(skb, len);
@@ -461,6 +517,16 @@ SHIM void *shim___skb_put(struct sk_buff *skb, unsigned int len)
 SHIM void shim_skb_reserve(struct sk_buff *skb, int len)
 {
 	skb_reserve(skb, len);
+}
+
+SHIM void shim_skb_reset_inner_headers(struct sk_buff *skb)
+{
+	skb_reset_inner_headers(skb);
+}
+
+SHIM void shim_skb_reset_inner_mac_header(struct sk_buff *skb)
+{
+	skb_reset_inner_mac_header(skb);
 }
 
 SHIM void shim_skb_reset_network_header(struct sk_buff *skb)
@@ -595,6 +661,13 @@ SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void 
 {
 	*ops = (struct nf_hook_ops){ .hook = hook, .priv = priv, .pf = NFPROTO_INET,
 				     .hooknum = NF_INET_LOCAL_OUT, .priority = NF_IP_PRI_LAST };
+}
+
+SHIM void shim_nf_forwarded_init(struct nf_hook_ops *ops, nf_hookfn *hook, void *priv)
+{
+	*ops = (struct nf_hook_ops){ .hook = hook, .priv = priv, .pf = NFPROTO_INET,
+				     .hooknum = NF_INET_POST_ROUTING,
+				     .priority = NF_IP_PRI_CONNTRACK_CONFIRM - 1 };
 }
 
 SHIM void shim_sk_callback_lock(struct sock *sk)

@@ -56,6 +56,16 @@ unsafe extern "C" {
     safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_gso_max_segs(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_gso_max_size(dev: &NetDevice) -> c_uint;
+    safe fn shim_netdev_has_generic_xdp(dev: &NetDevice) -> bool;
+    #[cfg(CONFIG_NETFILTER_EGRESS)]
+    safe fn shim_netdev_has_nf_egress(dev: &NetDevice) -> bool;
+    #[cfg(CONFIG_NETFILTER_INGRESS)]
+    safe fn shim_netdev_has_nf_ingress(dev: &NetDevice) -> bool;
+    safe fn shim_netdev_has_rx_handler(dev: &NetDevice) -> bool;
+    #[cfg(CONFIG_NET_XGRESS)]
+    safe fn shim_netdev_has_tc_egress(dev: &NetDevice) -> bool;
+    #[cfg(CONFIG_NET_XGRESS)]
+    safe fn shim_netdev_has_tc_ingress(dev: &NetDevice) -> bool;
     safe fn shim_netdev_ifindex(dev: &NetDevice) -> c_int;
     safe fn shim_netdev_mtu(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_type(dev: &NetDevice) -> c_ushort;
@@ -196,20 +206,67 @@ impl NetDevice {
         shim_netdev_gso_max_size(self)
     }
 
+    /// Returns whether another device of the namespace is in the same VRF, or both are in none.
+    pub(super) fn shares_vrf_with(&self, other: &NetDevice, _rcu: &rcu::Guard) -> bool {
+        // SAFETY: Both devices are valid by the type invariant, and the RCU read lock is held, as
+        // `l3mdev_master_ifindex_rcu()` (include/net/l3mdev.h) requires.
+        unsafe { raw::shim_netdev_vrf(self.as_raw()) == raw::shim_netdev_vrf(other.as_raw()) }
+    }
+
+    /// Returns the other end of a pair of virtual devices, such as veth.
+    #[inline]
+    pub(super) fn peer<'a>(&'a self, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {
+        // SAFETY: The device is valid by the type invariant, and its operations are static data of
+        // the module that it belongs to. The RCU read lock is held, as `ndo_get_peer_dev`
+        // (include/linux/netdevice.h) requires, which returns null or a device that is valid under
+        // RCU.
+        unsafe {
+            let peer = raw::shim_netdev_peer_op(self.as_raw())?(self.as_raw());
+            (!peer.is_null()).then(|| NetDevice::from_raw(peer))
+        }
+    }
+
     /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
     /// The socket may be bound to the device, to all devices of its namespace, or to the other end
     /// of a veth pair.
-    pub fn is_captured(&self, _rcu: &rcu::Guard) -> bool {
-        // SAFETY: The device is valid by the type invariant, and its operations are static data of
-        // the module that it belongs to. The RCU read lock is held, as `dev_nit_active_rcu`
-        // (net/core/dev.c) and `ndo_get_peer_dev` (include/linux/netdevice.h) require. The latter
-        // returns null or a device that is valid under RCU.
-        unsafe {
-            raw::dev_nit_active_rcu(self.as_raw())
-                || raw::shim_netdev_peer_op(self.as_raw())
-                    .map(|peer| peer(self.as_raw()))
-                    .is_some_and(|peer| !peer.is_null() && raw::dev_nit_active_rcu(peer))
+    pub fn is_captured(&self, rcu: &rcu::Guard) -> bool {
+        // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
+        // `dev_nit_active_rcu` (net/core/dev.c) requires.
+        let is_seen_at = |dev: &NetDevice| unsafe { raw::dev_nit_active_rcu(dev.as_raw()) };
+        is_seen_at(self) || self.peer(rcu).is_some_and(is_seen_at)
+    }
+
+    /// Returns whether all packets that the stack sends through the device reach its driver: no
+    /// program or rule of tc or nftables may redirect them (`sch_handle_egress()` and
+    /// `nf_hook_egress()` in net/core/dev.c). A queueing discipline may delay or drop them.
+    #[inline]
+    pub(super) fn sends_directly(&self) -> bool {
+        #[cfg(CONFIG_NET_XGRESS)]
+        if shim_netdev_has_tc_egress(self) {
+            return false;
         }
+        #[cfg(CONFIG_NETFILTER_EGRESS)]
+        if shim_netdev_has_nf_egress(self) {
+            return false;
+        }
+        true
+    }
+
+    /// Returns whether all packets that the device receives reach the network layer of its
+    /// namespace: the device is no port of a bridge or bond, has no macvlan and no other device
+    /// that takes its packets (`rx_handler`), and no generic XDP program and no program or rule of
+    /// tc or nftables may redirect them (`__netif_receive_skb_core()`, net/core/dev.c).
+    #[inline]
+    pub(super) fn receives_directly(&self) -> bool {
+        #[cfg(CONFIG_NET_XGRESS)]
+        if shim_netdev_has_tc_ingress(self) {
+            return false;
+        }
+        #[cfg(CONFIG_NETFILTER_INGRESS)]
+        if shim_netdev_has_nf_ingress(self) {
+            return false;
+        }
+        !shim_netdev_has_rx_handler(self) && !shim_netdev_has_generic_xdp(self)
     }
 
     /// Returns whether the device is set up (`IFF_UP`).

@@ -4,7 +4,7 @@
 //!
 //! C header: `include/net/net_namespace.h`.
 
-use super::{addr::in6, IpAddr, NetDevice};
+use super::{addr::in6, IpAddr, IpVersion, NetDevice};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
@@ -24,16 +24,20 @@ use kernel::{
 #[repr(transparent)]
 pub struct NetNs(Opaque<raw::net>);
 
-// SAFETY: A `struct net` belongs to no thread; the methods read only fields that never change.
+// SAFETY: A `struct net` belongs to no thread; the methods read only fields that never change, and
+// atomics.
 unsafe impl Send for NetNs {}
-// SAFETY: A shared reference only reads fields that never change.
+// SAFETY: A shared reference only reads fields that never change, and atomics.
 unsafe impl Sync for NetNs {}
 
 #[allow(improper_ctypes, reason = "C code sees a `struct net`")]
 // Safe: these are the signatures of the shims, which take any valid namespace. `preinit_net()`
 // (net/core/net_namespace.c) writes the cookie once, before the namespace is visible.
-// maybe_get_net() (net_namespace.h) takes a reference only if the count is not yet zero.
+// maybe_get_net() (net_namespace.h) takes a reference only if the count is not yet zero. The
+// generations are atomics.
 unsafe extern "C" {
+    safe fn shim_ipv4_address_generation(net: &NetNs) -> u32;
+    safe fn shim_ipv6_address_generation(net: &NetNs) -> u32;
     safe fn shim_maybe_get_net(net: &NetNs) -> *mut raw::net;
     safe fn shim_net_cookie(net: &NetNs) -> u64;
 }
@@ -66,6 +70,17 @@ impl NetNs {
         NetNsCookie(shim_net_cookie(self))
     }
 
+    /// Returns a number that changes when an address of this version is added to the namespace or
+    /// removed from it (`fib_inetaddr_event()`, net/ipv4/fib_frontend.c; `ipv6_ifa_notify()`,
+    /// net/ipv6/addrconf.c). Later look-ups see at least the addresses of that time.
+    #[inline]
+    pub(super) fn address_generation(&self, version: IpVersion) -> u32 {
+        match version {
+            IpVersion::V4 => shim_ipv4_address_generation(self),
+            IpVersion::V6 => shim_ipv6_address_generation(self),
+        }
+    }
+
     /// Returns the device with this index in the namespace.
     #[inline]
     pub fn device<'a>(&self, ifindex: u32, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {
@@ -79,8 +94,19 @@ impl NetNs {
         }
     }
 
-    /// Returns the device that has this local address in the namespace.
+    /// Returns the device that has this local address in the namespace. An IPv6 address of a VRF is
+    /// not found: see [`NetDevice::holder_of`].
     pub fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
+        self.find_address(address, ptr::null_mut())
+    }
+
+    /// Returns the device that has this local address. IPv6 searches the VRF of `near`, or outside
+    /// all VRFs if that is null. `near` is null or a valid device of the namespace.
+    fn find_address(
+        &self,
+        address: &IpAddr,
+        near: *mut raw::net_device,
+    ) -> Option<ARef<NetDevice>> {
         let _rcu = rcu::read_lock();
         // SAFETY: The namespace is valid, and the RCU read lock is held, as ipv6_dev_find()
         // (net/ipv6/addrconf.c) requires, and __ip_dev_find() (net/ipv4/devinet.c) of a caller that
@@ -89,7 +115,7 @@ impl NetNs {
         unsafe {
             let dev = match address {
                 IpAddr::V4(a) => raw::__ip_dev_find(self.as_raw(), u32::from_ne_bytes(*a), false),
-                IpAddr::V6(a) => raw::ipv6_dev_find(self.as_raw(), &in6(*a), ptr::null_mut()),
+                IpAddr::V6(a) => raw::ipv6_dev_find(self.as_raw(), &in6(*a), near),
             };
             NonNull::new(dev).map(|dev| ARef::from(NetDevice::from_raw(dev.as_ptr())))
         }
@@ -115,6 +141,14 @@ impl Drop for NetRef {
 }
 
 impl NetDevice {
+    /// Returns the device that has this local address in the namespace and the VRF of this device,
+    /// or else in the namespace outside all VRFs.
+    pub(super) fn holder_of(&self, address: &IpAddr, rcu: &rcu::Guard) -> Option<ARef<NetDevice>> {
+        let net = self.net(rcu);
+        let found = net.find_address(address, self.as_raw());
+        found.or_else(|| net.device_of_address(address))
+    }
+
     /// Takes a reference that keeps the device's namespace from ending. Returns `None` if the
     /// namespace has begun to end.
     pub fn get_net(&self) -> Option<NetRef> {

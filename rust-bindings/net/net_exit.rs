@@ -5,7 +5,7 @@
 //! They do not keep their namespace, because otherwise containers would never end. Each is released
 //! by its owner or at the end of the namespace, whichever comes first.
 
-use super::NetRef;
+use super::{outgoing::Hooks, NetRef};
 use crate::raw;
 use kernel::{
     error::to_result,
@@ -32,12 +32,12 @@ struct Entries {
     made: u64,
 }
 
-/// A socket or hook.
+/// A socket, or the hooks of a filter.
 pub(super) enum Owned {
     /// A socket that `setup_udp_tunnel_sock()` has configured.
     Socket(*mut raw::sock),
-    /// A hook that is registered.
-    Hook(KBox<Opaque<raw::nf_hook_ops>>),
+    /// Hooks that are registered.
+    Hooks(KBox<Hooks>),
 }
 
 /// A socket or hook that has not been released.
@@ -183,12 +183,14 @@ fn release(which: impl Fn(&Entry) -> bool) {
             // net/ipv4/udp_tunnel_core.c).
             Owned::Socket(sk) => unsafe { raw::udp_tunnel_sock_release(*sk) },
             #[cfg(CONFIG_NETFILTER)]
-            // SAFETY: `InNamespace::new` guarantees a registered hook of `net`. Nothing else
+            // SAFETY: `InNamespace::new` guarantees hooks registered in `net`. Nothing else
             // releases those of entries, and `net` ends only after `namespace_exit`, which the
-            // locked list holds up (`nf_unregister_net_hook()`, net/netfilter/core.c).
-            Owned::Hook(ops) => unsafe { raw::nf_unregister_net_hook(entry.net, ops.get()) },
+            // locked list holds up (`nf_unregister_net_hooks()`, net/netfilter/core.c).
+            Owned::Hooks(hooks) => unsafe {
+                raw::nf_unregister_net_hooks(entry.net, hooks.as_raw(), Hooks::COUNT);
+            },
             #[cfg(not(CONFIG_NETFILTER))]
-            Owned::Hook(_) => {}
+            Owned::Hooks(_) => {}
         }
         // The handlers and the hook's `ops` are used in RCU read-side sections only
         // (net/netfilter/nfnetlink_hook.c).

@@ -4,7 +4,7 @@
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
-use super::{addr::in6, IpAddr, IpVersion, NetDevice, IPPROTO_UDP};
+use super::{addr::in6, IpAddr, IpVersion, NetDevice, NetNsCookie, IPPROTO_UDP};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
@@ -38,6 +38,36 @@ pub struct Route {
     /// Argument of `dst_check`: generation of the IPv6 routing tree, or 0 for IPv4.
     cookie: u32,
     version: IpVersion,
+    /// The route leaves through a veth. The device of a valid route never changes.
+    is_over_veth: bool,
+    /// The other end of that veth.
+    far_end: Option<FarEnd>,
+    /// The namespace at the other end of the veth receives the packets.
+    ends_at_peer: bool,
+}
+
+/// The state of a veth pair that decides where the packets of a route go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FarEnd {
+    namespace: NetNsCookie,
+    /// Changes with the addresses of the namespace.
+    addresses: u32,
+    /// Neither end passes packets to anything but the network layer of the namespace.
+    is_direct: bool,
+}
+
+impl FarEnd {
+    /// Returns the current state of the pair that `dev` belongs to.
+    #[inline]
+    fn of(dev: &NetDevice, version: IpVersion, rcu: &rcu::Guard) -> Option<Self> {
+        let peer = dev.peer(rcu)?;
+        let net = peer.net(rcu);
+        Some(Self {
+            namespace: net.cookie(),
+            addresses: net.address_generation(version),
+            is_direct: dev.sends_directly() && peer.receives_directly(),
+        })
+    }
 }
 
 // SAFETY: A `struct dst_entry` belongs to no thread, and its count is atomic.
@@ -56,6 +86,9 @@ impl Route {
             dst: NonNull::new(dst).ok_or(EINVAL)?,
             cookie: 0,
             version: flow.source.version(),
+            is_over_veth: false,
+            far_end: None,
+            ends_at_peer: false,
         };
         // SAFETY: `route` owns `dst`. The `error` of an unreachable route is its errno. A route of
         // IPv6 has a cookie.
@@ -65,7 +98,28 @@ impl Route {
                 route.cookie = raw::shim_rt6_get_cookie(dst);
             }
         }
+        route.follow_peer(&flow.destination);
         Ok(route)
+    }
+
+    /// Finds out whether the namespace at the other end of a veth receives the packets.
+    fn follow_peer(&mut self, destination: &IpAddr) {
+        let rcu = rcu::read_lock();
+        let dev = self.device(&rcu);
+        if !dev.is_kind(c"veth") {
+            return;
+        }
+        // The state is read first: if the addresses change after that, the route is not valid.
+        let far_end = FarEnd::of(dev, self.version, &rcu);
+        let holds = |peer: &NetDevice| {
+            let holder = peer.holder_of(destination, &rcu);
+            holder.is_some_and(|holder| peer.shares_vrf_with(&holder, &rcu))
+        };
+        let ends_at_peer =
+            far_end.is_some_and(|end| end.is_direct) && dev.peer(&rcu).is_some_and(holds);
+        self.is_over_veth = true;
+        self.far_end = far_end;
+        self.ends_at_peer = ends_at_peer;
     }
 
     /// Has the stack look up a route. Returns a reference to it, which the caller owns.
@@ -125,14 +179,31 @@ impl Route {
         self.version
     }
 
-    /// Returns whether the route is still valid; if not, the caller must look it up again. Cheap
-    /// enough for each batch.
+    /// Returns whether the route is still valid, and ends where it did; if not, the caller must
+    /// look it up again. Cheap enough for each batch.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        let _guard = rcu::read_lock();
+        let rcu = rcu::read_lock();
         // SAFETY: `self` owns a reference to `dst`. Under RCU, `dst_check` (dst.h) may follow its
         // pointers.
-        !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null()
+        let is_current = !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null();
+        let ends_as_before = || self.far_end == FarEnd::of(self.device(&rcu), self.version, &rcu);
+        is_current && (!self.is_over_veth || ends_as_before())
+    }
+
+    /// Returns whether the packets leave through one end of a veth pair.
+    #[inline]
+    pub fn is_over_veth(&self) -> bool {
+        self.is_over_veth
+    }
+
+    /// Returns whether the packets leave through one end of a veth pair, and the namespace of the
+    /// other end receives them, as far as devices and addresses tell. Nothing on their way may then
+    /// pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
+    /// routing.)
+    #[inline]
+    pub fn ends_at_peer(&self) -> bool {
+        self.ends_at_peer
     }
 
     /// Returns the device through which the packets leave.

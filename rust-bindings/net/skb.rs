@@ -26,6 +26,7 @@ unsafe extern "C" {
     pub(super) safe fn shim_skb_dev(skb: &Skb) -> *mut raw::net_device;
     pub(super) safe fn shim_skb_headlen(skb: &Skb) -> c_uint;
     pub(super) safe fn shim_skb_headroom(skb: &Skb) -> c_uint;
+    safe fn shim_skb_iif(skb: &Skb) -> c_int;
     pub(super) safe fn shim_skb_nr_frags(skb: &Skb) -> u8;
     pub(super) safe fn shim_skb_shinfo(skb: &Skb) -> *mut raw::skb_shared_info;
     safe fn shim_skb_protocol(skb: &Skb) -> u16;
@@ -57,6 +58,13 @@ impl Skb {
             raw::ETH_P_IPV6 => IpVersion::V6,
             _ => IpVersion::V4,
         }
+    }
+
+    /// Returns whether a network device has received the packet, and not a socket or the kernel of
+    /// this namespace created it.
+    #[inline]
+    pub(super) fn was_received(&self) -> bool {
+        shim_skb_iif(self) != 0
     }
 
     /// Returns the length of linear data and page fragments, in bytes.

@@ -205,8 +205,8 @@ impl TxSkb {
 
     /// Turns a packet with finished headers into a GSO packet of `count` datagrams, each with
     /// `size` bytes of payload except the last. The stack segments it if necessary, and gives each
-    /// datagram its lengths, the next IPv4 Identification and a UDP checksum. If the packet arrives
-    /// unsegmented, as over a veth, it goes to sockets that accept GSO packets
+    /// datagram its lengths, the next IPv4 Identification and a UDP checksum. If the route ends at
+    /// the other end of a veth, the packet arrives unsegmented at sockets that accept GSO packets
     /// ([`RxSkb::datagrams`](super::RxSkb::datagrams)). Returns `EINVAL` if the headers were not
     /// written, or if `size` or `count` is 0.
     pub fn segment(&mut self, route: &Route, size: u16, count: u16) -> Result {
@@ -238,9 +238,16 @@ impl TxSkb {
             let shared = shim_skb_shinfo(self.fields());
             (*shared).gso_size = size;
             (*shared).gso_segs = count;
-            // SKB_GSO_UDP_TUNNEL lets an encapsulation socket receive the packet unsegmented
-            // (udp_unexpected_gso() in include/linux/udp.h).
-            (*shared).gso_type = (raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_UDP_TUNNEL) as u32;
+            (*shared).gso_type = raw::SKB_GSO_UDP_L4 as u32;
+            if route.ends_at_peer() {
+                // Lets an encapsulation socket receive the packet unsegmented
+                // (udp_unexpected_gso() in include/linux/udp.h). Drivers that find this bit read
+                // the inner headers, which are not there: they must not find anything else than
+                // the outer ones. The link-layer header, which comes later, is empty.
+                (*shared).gso_type |= raw::SKB_GSO_UDP_TUNNEL as u32;
+                raw::shim_skb_reset_inner_headers(skb);
+                raw::shim_skb_reset_inner_mac_header(skb);
+            }
         }
         Ok(())
     }

@@ -111,6 +111,7 @@ BOOTS = (
     Boot("srq", "srq", together="hostile", port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("gso", "gso", hosts=1, together="one-host-traffic", leaks=False, port=True),
+    Boot("borders", "borders", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("delayed-ack", "delayed_ack", hosts=1, together="one-host-traffic", leaks=False),
     Boot("tunnels", "tunnels", hosts=1, debug=False, together="one-host-traffic", leaks=False),
     Boot("placement", "placement", together="traffic", leaks=False),

@@ -78,7 +78,7 @@ impl<'a> FlowTemplate<'a> {
         let rcu = ctx.rcu;
         let route = path.route(&ctx.qp.device, source_port, rcu)?;
         let dev = route.device(rcu);
-        let (is_veth, is_captured) = (is_veth(dev), dev.is_captured(rcu));
+        let (is_veth, is_captured) = (route.is_over_veth(), dev.is_captured(rcu));
         let may_queue = may_queue(dev, is_veth, rcu);
         let limit = if is_veth && !is_captured {
             dev.udp_gso_limit(MAX_SEGMENTS) as usize
@@ -107,8 +107,10 @@ impl<'a> FlowTemplate<'a> {
             class => class,
         };
         let mut template = Self::new(path, source_port, tos, ctx)?;
-        // A queueing discipline may segment GSO packets.
-        template.omit_icrc = !template.is_captured
+        // A queueing discipline may segment GSO packets, and so does the receiver if they may have
+        // come from another device.
+        template.omit_icrc = template.route.ends_at_peer()
+            && !template.is_captured
             && !template.may_queue
             && !config.always_icrc
             && path.elision.may_omit();

@@ -4,7 +4,9 @@
 //! another host, would take for RoCEv2 packets.
 //!
 //! The driver's own packets have no socket. Any other datagram to the port needs a socket whose
-//! opener had CAP_NET_RAW, which allows sending arbitrary packets anyway. See docs/security.md.
+//! opener had CAP_NET_RAW, which allows sending arbitrary packets anyway. A datagram that this host
+//! forwards must not have one of its own addresses, which a container behind source NAT gets. See
+//! docs/security.md.
 
 use super::rx::device_on;
 use crate::{counters::Counter, limits::ROCE_UDP_PORT};
@@ -16,7 +18,7 @@ use kernel::{
     },
 };
 use linux_rdma::{
-    net::{LocalOut, LocalPacket},
+    net::{ForwardedPacket, LocalPacket, NetDevice, Outgoing},
     time::monotonic_ns,
 };
 
@@ -36,17 +38,20 @@ impl Guard {
         }
     }
 
-    /// Counts a refused datagram at the device that owns its source address, and logs it.
-    #[cold]
-    fn refused(&self, packet: &LocalPacket<'_>) {
+    /// Counts a refused datagram at the device on this network device. Returns whether to log it.
+    fn count(&self, holder: Option<&NetDevice>) -> bool {
         let rcu = rcu::read_lock();
-        let holder = packet.net().device_of_address(&packet.source());
-        if let Some(device) = holder.and_then(|netdev| device_on(&netdev, &rcu)) {
+        if let Some(device) = holder.and_then(|netdev| device_on(netdev, &rcu)) {
             device.data().counters.count(Counter::RefusedLocally);
         }
         let (now, next) = (monotonic_ns(), self.next_line.load(Relaxed));
         let later = now.saturating_add(BETWEEN_LINES);
-        if now >= next && self.next_line.cmpxchg(next, later, Relaxed).is_ok() {
+        now >= next && self.next_line.cmpxchg(next, later, Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn refused(&self, packet: &LocalPacket<'_>) {
+        if self.count(packet.source_holder().as_deref()) {
             pr_warn!(
                 "user {} sent a datagram to UDP port {}, which could pass for a packet of ours: refused; give the program CAP_NET_RAW if it may, or load rrxe with local_guard=0\n",
                 packet.owner(),
@@ -54,9 +59,20 @@ impl Guard {
             );
         }
     }
+
+    #[cold]
+    fn refused_to_forward(&self, holder: &NetDevice) {
+        if self.count(Some(holder)) {
+            pr_warn!(
+                "a forwarded datagram to UDP port {} has an address of {} after source NAT, so it could pass for a packet of ours: dropped; exclude the port from source NAT, or load rrxe with local_guard=0\n",
+                ROCE_UDP_PORT,
+                holder.name()
+            );
+        }
+    }
 }
 
-impl LocalOut for Guard {
+impl Outgoing for Guard {
     #[inline]
     fn may_leave(&self, packet: &LocalPacket<'_>) -> bool {
         let may =
@@ -65,5 +81,17 @@ impl LocalOut for Guard {
             self.refused(packet);
         }
         may
+    }
+
+    #[inline]
+    fn may_forward(&self, packet: &ForwardedPacket<'_>) -> bool {
+        if packet.udp_destination_port() != Some(ROCE_UDP_PORT) {
+            return true;
+        }
+        let holder = packet.source_holder();
+        if let Some(holder) = &holder {
+            self.refused_to_forward(holder);
+        }
+        holder.is_none()
     }
 }

@@ -11,8 +11,7 @@ use kernel::{
 };
 use linux_rdma::errno::{is_family_unknown, not_supported};
 use linux_rdma::net::{
-    hook_local_out, open_udp_tunnel, InNamespace, IpVersion, NetDevice, NetExit, NetNsCookie,
-    NetRef,
+    hook_outgoing, open_udp_tunnel, InNamespace, IpVersion, NetDevice, NetExit, NetNsCookie, NetRef,
 };
 
 /// The sockets of a namespace.
@@ -99,7 +98,7 @@ impl Sockets {
         let Some(guard) = self.guard.clone() else {
             return Ok(None);
         };
-        match hook_local_out(&self.exit, net, guard) {
+        match hook_outgoing(&self.exit, net, guard) {
             Err(e) if e == not_supported() => {
                 pr_warn!(
                     "the kernel has no netfilter: nothing keeps programs from sending to UDP port {}\n",

@@ -41,7 +41,7 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
     let share = Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
         if is_address_in_use(e) {
             pr_err!(
-                "{dev}: UDP port {ROCE_UDP_PORT} is taken in this network namespace, probably by rdma_rxe; delete its links (rdma link delete), or use another namespace\n"
+                "{dev}: UDP port {ROCE_UDP_PORT} is taken in this network namespace, by a program (`ss -lunp 'sport = {ROCE_UDP_PORT}'` shows it) or by rdma_rxe (`rdma link` shows its links); end the program, delete the links, or use another namespace\n"
             );
         } else {
             pr_err!(

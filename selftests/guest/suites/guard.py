@@ -8,15 +8,16 @@ The suite uses two namespaces with a device each.
 import contextlib
 import ctypes
 import errno
-import os
 import socket
 import struct
 
 import counted
+import forging
 import kernellog
 import packets
 import privilege
 import testbed
+from forging import IP_MTU_DISCOVER, PAYLOAD, SOURCE_PORT, attempt, opened, send_all
 from harness import Skip, case, equal, require
 from packets import ROCE_PORT, aeth, bth
 from trial import Bench, Trial
@@ -28,11 +29,6 @@ BOTH = {"ipv4": 4, "ipv6": 6}
 # The initial PSN of a trial's queue pairs.
 FIRST = 5
 
-PAYLOAD = bytes(range(64))
-
-SOURCE_PORT = 0xC123
-
-IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2  # linux/in.h
 UDP_SEGMENT = 103  # linux/udp.h
 IPV6_RTHDR = 57  # linux/in6.h
 CLONE_NEWUSER = 0x10000000  # linux/sched.h
@@ -90,32 +86,7 @@ lab = Lab()
 
 def enter():
     """Enters the first namespace."""
-    with open("/run/netns/a", encoding="ascii") as file:
-        os.setns(file.fileno())
-
-
-def opened(version, source=None, connected=None):
-    """Returns a UDP socket bound to the source port.
-
-    Its datagrams have Identification 0 unless it is connected.
-    """
-    sock = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
-    if version == 4:
-        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-    if source:
-        sock.bind((source, SOURCE_PORT))
-    if connected:
-        sock.connect((connected, ROCE_PORT))
-    return sock
-
-
-def attempt(send):
-    """Returns the errno of a call, or 0 if it succeeds."""
-    try:
-        send()
-    except OSError as why:
-        return why.errno
-    return 0
+    forging.enter("a")
 
 
 def forged(qpn, source, destination):
@@ -126,12 +97,6 @@ def forged(qpn, source, destination):
         "cnp": bth(packets.CNP, qpn, 0, ack=False) + bytes(16),
     }
     return {name: packets.datagram(made, source, destination, SOURCE_PORT) for name, made in transports.items()}
-
-
-def send_all(version, source, destination, datagrams):
-    """Sends each of the datagrams. Returns {name: errno}."""
-    with opened(version, source) as sock:
-        return {name: attempt(lambda: sock.sendto(made, (destination, ROCE_PORT))) for name, made in datagrams.items()}
 
 
 def arrive(version, inside, number=0, **how):

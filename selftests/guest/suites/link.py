@@ -13,6 +13,7 @@ import socket
 
 import harness
 import kernellog
+import privilege
 import programs
 import testbed
 from harness import Skip, case, equal, require, wait_until
@@ -215,6 +216,33 @@ def refuse_port_taken():
             pass
     finally:
         testbed.add_link(where, driver(), bed.here.device, "eth0")
+
+
+@case(debug=False, each={"ipv4": (socket.AF_INET, "0.0.0.0"), "ipv6": (socket.AF_INET6, "::1")})
+def refuse_port_of_a_program(how):
+    """A program without privileges can bind UDP port 4791.
+
+    The log line says which command shows the program.
+    """
+    need_rrxe()
+    family, address = how
+
+    @contextlib.contextmanager
+    def bound():
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((address, 4791))
+            yield os.getpid()
+
+    testbed.delete_link(bed.here.machine, bed.here.device)
+    try:
+        with privilege.beside(bound, (privilege.give_up,)) as pid, veth() as name:
+            refused(DEVICE, name, errno.EADDRINUSE, ["4791", "ss -lunp 'sport = 4791'"])
+            found = sh("ss -lunp 'sport = 4791'")
+            require(f"pid={pid}," in found, f"that command shows {found}")
+        with veth() as name, link(name):
+            pass
+    finally:
+        testbed.add_link(bed.here.machine, driver(), bed.here.device, "eth0")
 
 
 @case()
