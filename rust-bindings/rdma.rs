@@ -25,5 +25,5 @@ pub mod wr;
 pub use address::AddressInfo;
 pub use device::{Device, LinkRegistration};
 pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, MrChange, Object, UserMemory, XrcSrq};
+pub use object::{Driver, MrChange, NewGid, Object, UserMemory, XrcSrq};
 pub use udata::{no_udata, Udata};

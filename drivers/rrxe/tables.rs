@@ -15,6 +15,7 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
+    static_lock_class,
     sync::{
         atomic::{Atomic, Relaxed},
         rcu, Arc, ArcBorrow, Mutex,
@@ -22,7 +23,7 @@ use kernel::{
 };
 use linux_rdma::{
     random,
-    sync::{IndexPool, RcuTable},
+    sync::{IndexPool, RcuListEntry, RcuLists, RcuTable},
 };
 use rrxe_core::permute::Permutation;
 
@@ -39,6 +40,9 @@ pub(crate) struct Tables {
     /// Shared receive queues for XRC.
     #[pin]
     pub(crate) srqs: NumberTable<Srq>,
+    /// QP1 of each device.
+    #[pin]
+    pub(crate) gsis: Gsis,
     pub(crate) quotas: Quotas,
 }
 
@@ -51,10 +55,57 @@ impl Tables {
                 addresses: RcuTable::new()?,
                 address_numbers <- IndexPool::new(),
                 srqs <- NumberTable::new(limits::MAX_SRQ),
+                gsis <- Gsis::new(),
                 quotas: Quotas::new()?,
             }? Error),
             GFP_KERNEL,
         )
+    }
+}
+
+/// The queue pairs of the general services interface (QP1).
+#[pin_data]
+pub(crate) struct Gsis {
+    #[pin]
+    list: RcuLists<Gsi, 1>,
+    /// Number of entries so far.
+    made: Atomic<u64>,
+}
+
+/// QP1 of a device.
+pub(crate) struct Gsi {
+    /// Increases from one to the next. ib_core creates the queue pairs in the order in which the
+    /// connection manager adds the devices to its list (`add_client_context()`, device.c).
+    pub(crate) order: u64,
+    pub(crate) qp: Arc<Qp>,
+}
+
+impl Gsis {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
+            // callbacks after it has dropped the tables.
+            list <- unsafe { RcuLists::new(c"rrxe_gsis", static_lock_class!()) },
+            made: Atomic::new(0),
+        })
+    }
+
+    pub(crate) fn iter<'a>(&'a self, rcu: &'a rcu::Guard) -> impl Iterator<Item = &'a Gsi> {
+        self.list.iter(0, rcu)
+    }
+
+    /// Adds QP1 of a device.
+    pub(crate) fn add(&self, qp: Arc<Qp>) -> Result {
+        let order = self.made.fetch_add(1, Relaxed);
+        let entry = RcuListEntry::new(Gsi { order, qp }, GFP_KERNEL)?;
+        self.list.lock().push(0, entry);
+        Ok(())
+    }
+
+    /// Removes QP1 of a device, if it was added.
+    pub(crate) fn remove(&self, qp: &Arc<Qp>) {
+        let mut list = self.list.lock();
+        list.remove(0, |gsi| Arc::ptr_eq(&gsi.qp, qp));
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::{
     addr::source,
-    net_exit::{InNamespace, NetExit, Owned},
+    net_exit::{InNamespace, NetExit, Owned, Siblings},
     skb::Skb,
     IpAddr, IpVersion, NetNs, NetRef, IPPROTO_UDP,
 };
@@ -141,7 +141,7 @@ pub fn hook_local_out<H: LocalOut>(
     }
     let data = Arc::as_ptr(&handler).cast_mut().cast();
     let ops = KBox::new(Opaque::<raw::nf_hook_ops>::zeroed(), GFP_KERNEL)?;
-    let create = || {
+    let create = |_: &Siblings<'_>| {
         // SAFETY: The namespace is valid, and `ops` is valid for writes and lives until it is
         // unregistered. Netfilter may call `hook` from here on.
         unsafe {
