@@ -11,6 +11,7 @@ which knows no namespaces, tells the devices apart.
 
 import contextlib
 import dataclasses
+import glob
 
 import machine
 import testbed
@@ -40,6 +41,8 @@ class Stranger:
     victim: int
     sources: dict
     seen: dict
+    # The device that its socket is bound to.
+    device: str | None = None
     # It runs as root: it has given itself the peer's address, or may send raw packets.
     is_root: bool = False
     # Its own namespace has a device, whose guard refuses its datagrams (EPERM).
@@ -59,6 +62,15 @@ class Topology:
     hosts: list
     strangers: dict
     direct: frozenset
+    namespaces: list
+
+    def filter_reverse_paths(self, value):
+        """Sets the sysctl rp_filter of each device in each namespace."""
+        for name in self.namespaces:
+            with machine.Local(namespace=name).inside():
+                for path in glob.glob("/proc/sys/net/ipv4/conf/*/rp_filter"):
+                    with open(path, "w", encoding="ascii") as file:
+                        file.write(str(value))
 
 
 class Fabric:
@@ -124,7 +136,7 @@ class Fabric:
 
     def default_route(self, namespace, via):
         """Routes everything to a gateway's addresses."""
-        self.ip(namespace, *(f"-{version} route add default via {via[version]}" for version in VERSIONS))
+        self.ip(namespace, *(f"route add default via {via[version]}" for version in VERSIONS))
 
     def switch(self, namespace, ports, options=""):
         """Makes a namespace a switch: a bridge with these devices as ports."""
@@ -160,7 +172,7 @@ class Fabric:
             self.ip(
                 namespace,
                 f"neigh replace {victim[version]} lladdr {mac} dev {device} nud permanent",
-                f"-{version} route replace {victim[version]} dev {device} src {peer[version]}",
+                f"route replace {victim[version]} dev {device} src {peer[version]}",
             )
         self.stranger(name, namespace, 0, peer, is_root=True)
 
@@ -172,11 +184,15 @@ class Fabric:
         self.address(namespace, "seg0", addresses(4, 1))
         self.impostor("other-segment", "x", "x0", self.mac(namespace, "seg0"))
 
-    def programs(self):
-        """Adds programs without privileges in the namespaces of both ends."""
-        for number, host in enumerate(self.hosts):
+    def programs(self, *devices):
+        """Adds programs without privileges in the namespaces of both ends.
+
+        Their sockets are bound to these devices.
+        """
+        for number, (host, device) in enumerate(zip(self.hosts, devices or (None, None))):
             own = {4: host.address, 6: host.address6}
-            self.stranger(f"program-{number + 1}", self.namespaces[number], 1 - number, own, is_guarded=True)
+            where = self.namespaces[number]
+            self.stranger(f"program-{number + 1}", where, 1 - number, own, device=device, is_guarded=True)
 
     def close(self):
         """Removes everything."""
@@ -209,7 +225,7 @@ def topology(build):
             for host in fabric.hosts if driver else ():
                 for address in (host.address, host.address6):
                     testbed.wait_for_gid(host.device, address)
-            yield Topology(fabric.hosts, fabric.strangers, frozenset(direct))
+            yield Topology(fabric.hosts, fabric.strangers, frozenset(direct), fabric.namespaces)
         finally:
             fabric.close()
 
@@ -350,6 +366,7 @@ def flowtable(fabric):
     """As `nat`, with a flowtable, which forwards packets of known flows past the firewall."""
     _masquerading(fabric)
     fabric.nft("a", FLOWTABLE)
+    fabric.programs()
     fabric.stranger("masqueraded", "c", 1, addresses(2, 2), addresses(1, 1), is_masqueraded=True)
     fabric.other_segment()
     return "a0", "b0"
@@ -421,7 +438,7 @@ def vrf(fabric):
     for number, name in enumerate("ab", 1):
         fabric.address(name, f"{name}0", addresses(1, number))
         fabric.end(name, f"{name}0", addresses(1, number))
-    fabric.programs()
+    fabric.programs("vrf0", None)
     fabric.other_segment()
     return "a0", "b0"
 
