@@ -109,7 +109,7 @@ BOOTS = (
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("gso", "gso", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("delayed-ack", "delayed_ack", hosts=1, together="one-host-traffic", leaks=False),
-    Boot("interfaces", "interfaces", hosts=1, together="one-host-traffic", leaks=False, port=True),
+    Boot("interfaces", "interfaces", hosts=1, debug=False, together="one-host-traffic", leaks=False, port=True),
     Boot("tunnels", "tunnels", hosts=1, debug=False, together="one-host-traffic", leaks=False),
     Boot("placement", "placement", together="traffic", leaks=False),
     Boot("bad-input", "bad_input", together="hostile"),

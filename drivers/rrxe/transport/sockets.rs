@@ -102,8 +102,9 @@ impl Sockets {
     /// Returns a share of the sockets of a network device's namespace and VRF. Returns `EADDRINUSE`
     /// if another socket has the port, and logs errors.
     pub(crate) fn share(this: &Arc<Self>, netdev: &NetDevice) -> Result<SocketShare> {
-        let (interface, vrf) = place_of(netdev);
         let mut open = this.open.lock();
+        // Under the lock, so that `follow` sees later moves.
+        let (interface, vrf) = place_of(netdev);
         open.uses.reserve(1, GFP_KERNEL)?;
         let result = this.open_for(&mut open, netdev, vrf);
         open.made = open.made.wrapping_add(1);
@@ -125,8 +126,8 @@ impl Sockets {
 
     /// Handles a network device that has joined or left a VRF.
     pub(crate) fn follow(&self, netdev: &NetDevice) {
-        let (interface, vrf) = place_of(netdev);
         let mut open = self.open.lock();
+        let (interface, vrf) = place_of(netdev);
         let mut has_moved = false;
         for one in open
             .uses
