@@ -96,7 +96,7 @@ STRANGERS = {
 }
 
 
-@case(timeout=180, each=STRANGERS)
+@case(timeout=400, each=STRANGERS)
 def stranger(how):
     """A packet with the peer's addresses that comes through another interface is discarded.
 
@@ -128,7 +128,7 @@ def stranger(how):
             t.states("rts", "rts")
 
 
-@case(timeout=240, each=BOTH)
+@case(timeout=400, each=BOTH)
 def datagrams(version):
     """A datagram queue pair takes packets from interfaces in its device's GID table only.
 
@@ -174,7 +174,7 @@ ABOVE = {
 ORDERS = {f"{kind}-{order}": (kind, order) for kind in ABOVE for order in ("lower-first", "upper-first", "lower-only")}
 
 
-@case(timeout=240, each=ORDERS)
+@case(timeout=400, each=ORDERS)
 def above(how):
     """rping by the address of an interface above another one, both with a link.
 
@@ -246,7 +246,7 @@ def exchange(hosts, version, name, rounds=1):
             batch.run()
 
 
-@case(timeout=240, each=BOTH)
+@case(timeout=400, each=BOTH)
 def vrf(version):
     """A device in a VRF, with the default of udp_l3mdev_accept."""
     with in_vrf() as (_, (one, two)):
@@ -258,7 +258,7 @@ def vrf(version):
         rping(two, one, 5, address_of(two, version), f"-I {address_of(one, version)}")
 
 
-@case(timeout=240, each=BOTH)
+@case(timeout=400, each=BOTH)
 def vrf_joined_and_left(version):
     """The device joins the VRF and leaves it under traffic; the connection goes on."""
     with in_vrf(is_in=False) as (f, hosts):
@@ -281,7 +281,7 @@ def vrf_joined_and_left(version):
                 messages()
 
 
-@case()
+@case(timeout=400)
 def vrf_is_closed():
     """The socket of a VRF ends when its last member leaves; nobody else can share the port."""
     with in_vrf() as (f, _):
@@ -365,14 +365,14 @@ def work(container, far, kind):
         rping(far, container, 5, address_of(far, version))
 
 
-@case(timeout=300, each={kind: kind for kind in CHILDREN})
+@case(timeout=600, each={kind: kind for kind in CHILDREN})
 def container(kind):
     """A container uses the host's device by the address of its child."""
     with shared(kind) as (_, inner, far):
         work(inner, far, kind)
 
 
-@case(timeout=300, each={kind: kind for kind in CHILDREN})
+@case(timeout=600, each={kind: kind for kind in CHILDREN})
 def container_with_link(kind):
     """A container has a link on its child, beside the one on the host's device."""
     with shared(kind) as (f, inner, far):
@@ -388,7 +388,7 @@ def container_with_link(kind):
             testbed.delete_link(f.where("c"), "dev_c")
 
 
-@case(timeout=300, each={kind: kind for kind in CHILDREN})
+@case(timeout=600, each={kind: kind for kind in CHILDREN})
 def container_deleted(kind):
     """A container ends under traffic of a program outside. Nothing of it stays.
 
@@ -432,7 +432,7 @@ def container_deleted(kind):
         other.leave()
 
 
-@case(timeout=180, each=BOTH)
+@case(timeout=400, each=BOTH)
 def use_of_a_gid(version):
     """A program uses a GID of another namespace only with CAP_NET_RAW over that namespace.
 
@@ -472,7 +472,7 @@ def use_of_a_gid(version):
         equal("root, elsewhere", privilege.aside(ready), [True, 0, 0])
 
 
-@case(timeout=180, each=BOTH)
+@case(timeout=400, each=BOTH)
 def firewall_of_a_container(version):
     """Packets between two containers of one device pass their firewalls."""
     with shared("macvlan") as (f, inner, _):
