@@ -25,7 +25,7 @@ mod udp_tunnel;
 pub use addr::{IpAddr, IpVersion};
 pub use blocks::Prepared;
 pub use datagram::{Datagram, Fragment, KeptDatagram};
-pub use device::{DeviceName, NetDevice};
+pub use device::{DeviceName, InterfaceId, NetDevice};
 pub use namespace::{NetNs, NetNsCookie, NetRef};
 pub use net_exit::{InNamespace, NetExit};
 pub use notifier::{NetdevEvents, NetdevNotifier};

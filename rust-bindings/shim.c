@@ -13,6 +13,7 @@
 
 #include <linux/bottom_half.h>
 #include <linux/cpumask.h>
+#include <linux/cred.h>
 #include <linux/idr.h>
 #include <linux/if_vlan.h>
 #include <linux/igmp.h>
@@ -22,6 +23,7 @@
 #include <linux/netdevice.h>
 #include <linux/netfilter.h>
 #include <linux/netfilter_ipv4.h>
+#include <linux/nsproxy.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/skbuff.h>
@@ -34,6 +36,7 @@
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
 #include <net/ipv6.h>
+#include <net/l3mdev.h>
 #include <net/net_namespace.h>
 #include <net/route.h>
 #include <net/rtnetlink.h>
@@ -233,6 +236,26 @@ SHIM struct net *shim_maybe_get_net(struct net *net)
 SHIM void shim_put_net(struct net *net)
 {
 	put_net(net);
+}
+
+SHIM void *shim_current_nsproxy(void)
+{
+	return current->nsproxy;
+}
+
+SHIM int shim_l3mdev_master_ifindex_rcu(const struct net_device *dev)
+{
+	return l3mdev_master_ifindex_rcu(dev);
+}
+
+SHIM bool shim_netif_is_l3_master(const struct net_device *dev)
+{
+	return netif_is_l3_master(dev);
+}
+
+SHIM struct net *shim_nsproxy_net(const void *nsproxy)
+{
+	return ((const struct nsproxy *)nsproxy)->net_ns;
 }
 
 SHIM u64 shim_net_cookie(const struct net *net)
@@ -734,9 +757,49 @@ SHIM void *shim_sk_user_data_rcu(const struct sock *sk)
 	return rcu_dereference_sk_user_data(sk);
 }
 
-SHIM int shim_udp_sock_create(struct net *net, struct udp_port_cfg *cfg, struct socket **sock)
+SHIM int shim_ip6_sock_set_v6only(struct sock *sk)
 {
-	return udp_sock_create(net, cfg, sock);
+	return ip6_sock_set_v6only(sk);
+}
+
+SHIM int shim_kernel_bind(struct socket *sock, void *address, int len)
+{
+	return kernel_bind(sock, address, len);
+}
+
+SHIM const struct cred *shim_override_kernel_creds(void)
+{
+	return override_creds(kernel_cred());
+}
+
+SHIM void shim_revert_creds(const struct cred *old)
+{
+	revert_creds(old);
+}
+
+SHIM int shim_sk_bound_dev_if(const struct sock *sk)
+{
+	return READ_ONCE(sk->sk_bound_dev_if);
+}
+
+SHIM void shim_sk_set_reuseport(struct sock *sk, bool on)
+{
+	sk->sk_reuseport = on;
+}
+
+SHIM int shim_inet_sdif(const struct sk_buff *skb)
+{
+	return inet_sdif(skb);
+}
+
+SHIM int shim_inet6_sdif(const struct sk_buff *skb)
+{
+	return inet6_sdif(skb);
+}
+
+SHIM void shim_udp_accept_no_check6(struct sock *sk)
+{
+	udp_set_no_check6_rx(sk, true);
 }
 
 /* RDMA. */

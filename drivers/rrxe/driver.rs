@@ -32,8 +32,8 @@ use linux_rdma::{
         memory::KernelMemory,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Device, Driver, MrChange, QpTarget, SrqTarget, Udata, UserMemory,
-        XrcSrq,
+        AddressInfo, CqTarget, Device, Driver, MrChange, NewGid, QpTarget, SrqTarget, Udata,
+        UserMemory, XrcSrq,
     },
 };
 
@@ -78,6 +78,14 @@ impl Driver for Rrxe {
         device.release_sockets();
         drop(device.gsi.take());
         device.local_queue.close();
+    }
+
+    fn add_gid(device: &Device<Self>, gid: &NewGid<'_>) -> Result {
+        device.data().add_gid(gid)
+    }
+
+    fn del_gid(device: &Device<Self>, index: u32) {
+        device.data().del_gid(index);
     }
 
     fn query_device(device: &Device<Self>) -> DeviceAttr {

@@ -16,6 +16,7 @@ use core::ops::RangeInclusive;
 use kernel::{
     new_spinlock,
     prelude::*,
+    static_lock_class,
     sync::{
         atomic::{Atomic, Relaxed},
         rcu, Arc, ArcBorrow, SpinLock,
@@ -23,7 +24,7 @@ use kernel::{
 };
 use linux_rdma::{
     random,
-    sync::{IndexPool, RcuTable, SoftirqBudget},
+    sync::{IndexPool, RcuListEntry, RcuLists, RcuTable, SoftirqBudget},
 };
 use rrxe_core::permute::Permutation;
 
@@ -40,6 +41,9 @@ pub(crate) struct Tables {
     /// Shared receive queues for XRC.
     #[pin]
     pub(crate) srqs: NumberTable<Srq>,
+    /// QP1 of each device.
+    #[pin]
+    pub(crate) gsis: Gsis,
     pub(crate) quotas: Quotas,
     /// Time of the timers of all queue pairs.
     pub(crate) timer_budget: SoftirqBudget,
@@ -54,11 +58,58 @@ impl Tables {
                 addresses: RcuTable::new()?,
                 address_numbers <- IndexPool::new(),
                 srqs <- NumberTable::new(limits::MAX_SRQ),
+                gsis <- Gsis::new(),
                 quotas: Quotas::new()?,
                 timer_budget: SoftirqBudget::new(limits::path::TIMER_BUDGET)?,
             }? Error),
             GFP_KERNEL,
         )
+    }
+}
+
+/// The queue pairs of the general services interface (QP1).
+#[pin_data]
+pub(crate) struct Gsis {
+    #[pin]
+    list: RcuLists<Gsi, 1>,
+    /// Number of entries so far.
+    made: Atomic<u64>,
+}
+
+/// QP1 of a device.
+pub(crate) struct Gsi {
+    /// Increases from one to the next. ib_core creates the queue pairs in the order in which the
+    /// connection manager adds the devices to its list (`add_client_context()`, device.c).
+    pub(crate) order: u64,
+    pub(crate) qp: Arc<Qp>,
+}
+
+impl Gsis {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
+            // callbacks after it has dropped the tables.
+            list <- unsafe { RcuLists::new(c"rrxe_gsis", static_lock_class!()) },
+            made: Atomic::new(0),
+        })
+    }
+
+    pub(crate) fn iter<'a>(&'a self, rcu: &'a rcu::Guard) -> impl Iterator<Item = &'a Gsi> {
+        self.list.iter(0, rcu)
+    }
+
+    /// Adds QP1 of a device.
+    pub(crate) fn add(&self, qp: Arc<Qp>) -> Result {
+        let order = self.made.fetch_add(1, Relaxed);
+        let entry = RcuListEntry::new(Gsi { order, qp }, GFP_KERNEL)?;
+        self.list.lock().push(0, entry);
+        Ok(())
+    }
+
+    /// Removes QP1 of a device, if it was added.
+    pub(crate) fn remove(&self, qp: &Arc<Qp>) {
+        let mut list = self.list.lock();
+        list.remove(0, |gsi| Arc::ptr_eq(&gsi.qp, qp));
     }
 }
 

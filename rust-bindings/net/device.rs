@@ -4,7 +4,7 @@
 //!
 //! C header: `include/linux/netdevice.h`.
 
-use super::NetNs;
+use super::{NetNs, NetNsCookie};
 use crate::{raw, shared_bytes};
 use core::ptr::NonNull;
 use kernel::{
@@ -51,6 +51,7 @@ unsafe impl AlwaysRefCounted for NetDevice {
 unsafe extern "C" {
     safe fn shim_dev_hold(dev: &NetDevice);
     safe fn shim_is_vlan_dev(dev: &NetDevice) -> bool;
+    safe fn shim_netif_is_l3_master(dev: &NetDevice) -> bool;
     pub(super) safe fn shim_ll_reserved_space(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_can_segment_udp(dev: &NetDevice) -> bool;
     safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
@@ -70,6 +71,16 @@ unsafe extern "C" {
     safe fn shim_netdev_mtu(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_type(dev: &NetDevice) -> c_ushort;
     safe fn shim_netif_oper_up(dev: &NetDevice) -> bool;
+}
+
+/// Identifies a network device among those of all namespaces. A device that moves to another
+/// namespace becomes another interface. The kernel may reuse the index of a device that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceId {
+    /// The namespace of the device.
+    pub namespace: NetNsCookie,
+    /// The index of the device in that namespace.
+    pub ifindex: u32,
 }
 
 /// Name of a device at the time of the call.
@@ -301,14 +312,6 @@ impl NetDevice {
         self.is_vlan().then(id)
     }
 
-    /// Returns whether `upper` is stacked on this device, directly or indirectly: a VLAN, a bridge,
-    /// a bond or a macvlan.
-    pub fn has_upper(&self, upper: &NetDevice, _rcu: &rcu::Guard) -> bool {
-        // SAFETY: Both devices are valid by the type invariant, and the RCU read lock is held, as
-        // `netdev_has_upper_dev_all_rcu` (net/core/dev.c) requires.
-        unsafe { raw::netdev_has_upper_dev_all_rcu(self.as_raw(), upper.as_raw()) }
-    }
-
     /// Calls `f` for the devices below this one, nearest first, and returns its first `Some`.
     pub fn find_lower<T, F>(&self, _rcu: &rcu::Guard, f: F) -> Option<T>
     where
@@ -324,6 +327,31 @@ impl NetDevice {
             raw::netdev_walk_all_lower_dev_rcu(self.as_raw(), Some(step::<T, F>), &mut context);
         }
         search.1
+    }
+
+    /// Returns whether this is the master of a VRF, which also stands in for the loopback device
+    /// there.
+    #[inline]
+    pub fn is_vrf(&self) -> bool {
+        shim_netif_is_l3_master(self)
+    }
+
+    /// Returns the index of the VRF's device if this device is in a VRF or is a VRF, otherwise 0.
+    #[inline]
+    pub fn vrf(&self, _rcu: &rcu::Guard) -> u32 {
+        // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
+        // `l3mdev_master_ifindex_rcu` (net/l3mdev/l3mdev.c) requires.
+        let index = unsafe { raw::shim_l3mdev_master_ifindex_rcu(self.as_raw()) };
+        u32::try_from(index).unwrap_or(0)
+    }
+
+    /// Returns the identity of the device.
+    #[inline]
+    pub fn interface(&self, rcu: &rcu::Guard) -> InterfaceId {
+        InterfaceId {
+            namespace: self.net(rcu).cookie(),
+            ifindex: u32::try_from(self.ifindex()).unwrap_or(0),
+        }
     }
 
     /// Returns the namespace of the device, which may move to another one later.

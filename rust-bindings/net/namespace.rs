@@ -81,6 +81,26 @@ impl NetNs {
         }
     }
 
+    /// Returns whether the current process runs in this namespace.
+    pub fn is_current(&self) -> bool {
+        // SAFETY: Only the task itself changes its `nsproxy` (kernel/nsproxy.c), which is null
+        // while the task exits, and which holds its namespaces.
+        unsafe {
+            let nsproxy = raw::shim_current_nsproxy();
+            !nsproxy.is_null() && raw::shim_nsproxy_net(nsproxy) == self.as_raw()
+        }
+    }
+
+    /// Returns whether the current process has CAP_NET_RAW over this namespace.
+    pub fn may_send_raw(&self) -> bool {
+        // SAFETY: The namespace is valid and holds a reference to its user namespace.
+        // `ns_capable()` (kernel/capability.c) does not sleep.
+        unsafe {
+            let owner = raw::shim_net_user_ns(self.as_raw());
+            raw::ns_capable(owner, raw::CAP_NET_RAW as i32)
+        }
+    }
+
     /// Returns the device with this index in the namespace.
     #[inline]
     pub fn device<'a>(&self, ifindex: u32, _rcu: &'a rcu::Guard) -> Option<&'a NetDevice> {

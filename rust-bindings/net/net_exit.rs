@@ -48,6 +48,26 @@ struct Entry {
     net: *mut raw::net,
 }
 
+/// The sockets of a namespace, while another one is created there.
+pub(super) struct Siblings<'a> {
+    list: &'a [Entry],
+    net: *mut raw::net,
+}
+
+impl Siblings<'_> {
+    /// Sets whether a socket of the same user may share the port of these sockets (SO_REUSEPORT).
+    pub(super) fn set_reuseport(&self, on: bool) {
+        for entry in self.list.iter().filter(|entry| entry.net == self.net) {
+            if let Owned::Socket(sk) = entry.owned {
+                // SAFETY: The entry's socket is valid: it is released under the lock of the list,
+                // which is held. Nothing else writes to this byte of a kernel socket's fields after
+                // `setup_udp_tunnel_sock()`.
+                unsafe { raw::shim_sk_set_reuseport(sk, on) };
+            }
+        }
+    }
+}
+
 // SAFETY: Neither the socket or hook nor the namespace belongs to a thread.
 unsafe impl Send for Entry {}
 
@@ -137,14 +157,19 @@ impl<H> InNamespace<H> {
         exit: &Arc<NetExit>,
         net: &NetRef,
         handler: Arc<H>,
-        create: impl FnOnce() -> Result<Owned>,
+        create: impl FnOnce(&Siblings<'_>) -> Result<Owned>,
     ) -> Result<Self> {
         // Reserve an entry first, so that nothing can fail once there is a socket or hook.
         let mut entries = ENTRIES.lock();
         entries.list.reserve(1, GFP_KERNEL)?;
-        let owned = create()?;
+        let net = net.as_raw();
+        let siblings = Siblings {
+            list: &entries.list,
+            net,
+        };
+        let owned = create(&siblings)?;
         entries.made = entries.made.wrapping_add(1);
-        let (id, net) = (entries.made, net.as_raw());
+        let id = entries.made;
         let entry = Entry { id, owned, net };
         entries.list.push_within_capacity(entry)?;
         Ok(Self {

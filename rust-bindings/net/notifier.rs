@@ -13,6 +13,10 @@ pub trait NetdevEvents: 'static {
     /// Called when a device is being unregistered or leaves its namespace (`NETDEV_UNREGISTER`):
     /// references to it must be dropped. RTNL is held. May sleep.
     fn unregister(dev: &NetDevice);
+
+    /// Called after a device was added to or removed from a device above it, for example a VRF
+    /// (`NETDEV_CHANGEUPPER`). RTNL is held. May sleep.
+    fn upper_changed(dev: &NetDevice);
 }
 
 /// Calls a [`NetdevEvents`] handler for the events of all devices of all namespaces until it is
@@ -74,10 +78,13 @@ unsafe extern "C" fn notify<T: NetdevEvents>(
     event: ffi::c_ulong,
     info: *mut ffi::c_void,
 ) -> ffi::c_int {
-    if event == raw::netdev_cmd_NETDEV_UNREGISTER as ffi::c_ulong {
-        // SAFETY: `call_netdevice_notifiers_info()` and `call_netdevice_notifier()`
-        // (net/core/dev.c) pass a `struct netdev_notifier_info`, whose device has a reference.
-        T::unregister(unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) });
-    }
+    let call = match u32::try_from(event) {
+        Ok(raw::netdev_cmd_NETDEV_UNREGISTER) => T::unregister,
+        Ok(raw::netdev_cmd_NETDEV_CHANGEUPPER) => T::upper_changed,
+        _ => return raw::NOTIFY_DONE as ffi::c_int,
+    };
+    // SAFETY: `call_netdevice_notifiers_info()` and `call_netdevice_notifier()` (net/core/dev.c)
+    // pass a `struct netdev_notifier_info`, whose device has a reference.
+    call(unsafe { NetDevice::from_raw(raw::shim_netdev_notifier_dev(info)) });
     raw::NOTIFY_DONE as ffi::c_int
 }

@@ -7,7 +7,7 @@
 
 use super::{
     addr::{field, source},
-    net_exit::{InNamespace, NetExit, Owned},
+    net_exit::{InNamespace, NetExit, Owned, Siblings},
     skb::Skb,
     IpVersion, NetDevice, NetNs, NetRef, IPPROTO_UDP,
 };
@@ -221,7 +221,7 @@ pub fn hook_outgoing<H: Outgoing>(
     }
     let data = Arc::as_ptr(&handler).cast_mut().cast();
     let hooks = KBox::new(Hooks::zeroed(), GFP_KERNEL)?;
-    let create = || {
+    let create = |_: &Siblings<'_>| {
         let [local, forwarded] = &hooks.0;
         // SAFETY: The namespace is valid, and `hooks` is valid for writes and lives until it is
         // unregistered. Netfilter may call the functions from here on.

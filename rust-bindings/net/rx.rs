@@ -117,6 +117,22 @@ impl RxSkb {
         }
     }
 
+    /// Returns the index of the interface that received the frame if it is in a VRF, whose device
+    /// the stack then gives as that of the packet, otherwise 0. A packet that came from this host
+    /// to an address in a VRF has the index of the VRF's device.
+    #[inline]
+    pub(super) fn vrf_member(&self) -> u32 {
+        // SAFETY: `self` owns a reference to the packet (type invariant). Up to UDP, the control
+        // block is that of IP (`struct udp_skb_cb`, include/linux/udp.h).
+        let index = unsafe {
+            match self.version() {
+                IpVersion::V4 => raw::shim_inet_sdif(self.as_raw()),
+                IpVersion::V6 => raw::shim_inet6_sdif(self.as_raw()),
+            }
+        };
+        u32::try_from(index).unwrap_or(0)
+    }
+
     /// Returns the UDP source port.
     #[inline]
     pub fn source_port(&self) -> u16 {

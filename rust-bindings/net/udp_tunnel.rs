@@ -5,38 +5,131 @@
 //! C header: `include/net/udp_tunnel.h`.
 
 use super::{
-    net_exit::{InNamespace, NetExit, Owned},
+    net_exit::{InNamespace, NetExit, Owned, Siblings},
     skb::shim_skb_dev,
     IpVersion, NetDevice, NetRef, RxSkb,
 };
 use crate::raw;
-use core::{ffi::c_int, ptr};
-use kernel::{error::to_result, prelude::*, static_lock_class, sync::Arc};
+use core::{
+    ffi::c_int,
+    ptr::{self, NonNull},
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    static_lock_class,
+    sync::{rcu, Arc},
+};
 
 /// A receiver of the packets of a UDP tunnel socket.
 pub trait UdpReceive: Send + Sync + 'static {
     /// Handles a packet to the socket's port. Called in softirq context, inside an RCU read-side
     /// section, on several CPUs in parallel.
     ///
-    /// `dev` is the device that received the packet: a VLAN device if there is one for the packet's
-    /// tag, the loopback device if the packet came from this host. UDP has verified the checksum
+    /// `dev` is the interface that received the frame: a VLAN device if there is one for the
+    /// packet's tag, the bridge or bond of a port, the member of a VRF. If the packet came from
+    /// this host, it is the loopback device or the device of a VRF. UDP has verified the checksum
     /// (zero means none). The packet may hold several datagrams: see [`RxSkb::datagrams`].
     fn receive(&self, dev: &NetDevice, skb: RxSkb);
 }
 
-/// Opens a socket on `port` of all addresses of one IP version. Sleeps.
+/// The start of an address to bind to (`struct sockaddr_in`, `struct sockaddr_in6`): any local
+/// address.
+#[repr(C, align(8))]
+struct AnyAddress {
+    family: u16,
+    port: [u8; 2],
+    /// IPv4 has 12 bytes, IPv6 has 24.
+    zero: [u8; 24],
+}
+
+/// A socket that is released when this is dropped.
+struct Created(NonNull<raw::socket>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        // SAFETY: `sock_create_kern()` returned the socket, which nothing else uses.
+        unsafe { raw::sock_release(self.0.as_ptr()) };
+    }
+}
+
+impl Created {
+    /// Creates a UDP socket of the kernel, which belongs to the user root of the initial user
+    /// namespace, whichever process runs.
+    fn new(net: &NetRef, family: u32) -> Result<Self> {
+        let mut sock = ptr::null_mut();
+        // SAFETY: The current task uses the kernel's credentials until it reverts to its own, which
+        // it keeps (`override_creds()`, include/linux/cred.h). `net` holds the namespace, and
+        // `sock` is valid for writes.
+        let result = unsafe {
+            let own = raw::shim_override_kernel_creds();
+            let kind = raw::sock_type_SOCK_DGRAM as c_int;
+            let result = raw::sock_create_kern(net.as_raw(), family as c_int, kind, 0, &mut sock);
+            raw::shim_revert_creds(own);
+            result
+        };
+        to_result(result)?;
+        NonNull::new(sock).map(Self).ok_or(ENOMEM)
+    }
+
+    fn sock(&self) -> *mut raw::sock {
+        // SAFETY: `sock_create_kern()` returned the socket, with a `sk` that it owns.
+        unsafe { (*self.0.as_ptr()).sk }
+    }
+
+    /// Binds the socket to a port, and to a VRF if its index is not 0.
+    ///
+    /// Sockets of all VRFs and that of none exclude each other, unless all permit the sharing of
+    /// the port (SO_REUSEPORT) by the same user. The kernel's sockets permit it to each other while
+    /// one of them is bound. Then the port is theirs alone.
+    fn bind(&self, version: IpVersion, port: u16, vrf: u32, siblings: &Siblings<'_>) -> Result {
+        let (family, len) = match version {
+            IpVersion::V4 => (raw::AF_INET, 16),
+            IpVersion::V6 => (raw::AF_INET6, 28),
+        };
+        let mut address = AnyAddress {
+            family: family as u16,
+            port: port.to_be_bytes(),
+            zero: [0; 24],
+        };
+        let sk = self.sock();
+        // SAFETY: The socket is valid and unbound. The address has at least `len` bytes
+        // (`kernel_bind()`, net/socket.c).
+        unsafe {
+            if version == IpVersion::V6 {
+                to_result(raw::shim_ip6_sock_set_v6only(sk))?;
+                raw::shim_udp_accept_no_check6(sk);
+            }
+            if vrf != 0 {
+                to_result(raw::sock_bindtoindex(sk, c_int::try_from(vrf)?, true))?;
+            }
+            raw::shim_sk_set_reuseport(sk, true);
+            siblings.set_reuseport(true);
+            let address = (&raw mut address).cast();
+            let result = raw::shim_kernel_bind(self.0.as_ptr(), address, len);
+            siblings.set_reuseport(false);
+            raw::shim_sk_set_reuseport(sk, false);
+            to_result(result)
+        }
+    }
+}
+
+/// Opens a socket on `port` of all addresses of one IP version in a VRF, given by the index of its
+/// device, or outside of VRFs if that is 0. Sleeps.
 ///
 /// `net` keeps the namespace from ending during the call. In a namespace that has begun to end,
 /// nothing would release the socket.
 ///
 /// # Errors
 ///
-/// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENOMEM`.
+/// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENODEV`: there
+/// is no such device. `ENOMEM`.
 pub fn open_udp_tunnel<H: UdpReceive>(
     exit: &Arc<NetExit>,
     net: &NetRef,
     version: IpVersion,
     port: u16,
+    vrf: u32,
     handler: Arc<H>,
 ) -> Result<InNamespace<H>> {
     const {
@@ -46,32 +139,24 @@ pub fn open_udp_tunnel<H: UdpReceive>(
             "a UDP receiver needs an alignment of 8: give it #[repr(align(8))]"
         );
     }
-    let mut cfg = raw::udp_port_cfg {
-        local_udp_port: port.to_be(),
-        ..Default::default()
+    let family = match version {
+        IpVersion::V4 => raw::AF_INET,
+        IpVersion::V6 => raw::AF_INET6,
     };
-    match version {
-        IpVersion::V4 => cfg.family = raw::AF_INET as u8,
-        IpVersion::V6 => {
-            cfg.family = raw::AF_INET6 as u8;
-            cfg.set_ipv6_v6only(1);
-        }
-    }
     let user_data = Arc::as_ptr(&handler).cast_mut().cast();
-    let create = || {
-        let mut sock = ptr::null_mut();
-        // SAFETY: `net` holds the namespace, and `cfg` and `sock` are valid for the call
-        // (`udp_sock_create()`, include/net/udp_tunnel.h).
-        to_result(unsafe { raw::shim_udp_sock_create(net.as_raw(), &mut cfg, &mut sock) })?;
+    let create = |siblings: &Siblings<'_>| {
+        let created = Created::new(net, family)?;
+        created.bind(version, port, vrf, siblings)?;
+        let sk = created.sock();
+        core::mem::forget(created);
         let mut tunnel: raw::udp_tunnel_sock_cfg = pin_init::zeroed();
         tunnel.sk_user_data = user_data;
         tunnel.encap_type = 1;
         tunnel.encap_rcv = Some(encap_receive::<H>);
-        // SAFETY: `udp_sock_create()` succeeded, so `sock` is an unused socket that this function
-        // owns. The handler has the alignment that user data requires, and lives for an RCU grace
-        // period after the socket was released (`InNamespace`).
+        // SAFETY: `sk` is an unused socket that this function owns. The handler has the alignment
+        // that user data requires, and lives for an RCU grace period after the socket was released
+        // (`InNamespace`).
         unsafe {
-            let sk = (*sock).sk;
             reclassify(sk);
             raw::setup_udp_tunnel_sock(net.as_raw(), sk, &mut tunnel);
             raw::shim_udp_accept_gso(sk);
@@ -133,9 +218,25 @@ unsafe extern "C" fn encap_receive<H: UdpReceive>(
     // SAFETY: The device of a packet that is being received is valid for that section, too
     // (`netif_receive_skb()`, net/core/dev.c).
     let dev = unsafe { NetDevice::from_raw(shim_skb_dev(skb.fields())) };
-    if let Some(handler) = handler {
+    let Some(handler) = handler else {
+        return 0;
+    };
+    let member = skb.vrf_member();
+    if member == 0 {
         handler.receive(dev, skb);
+        // 0 tells UDP that the packet has been consumed.
+        return 0;
     }
-    // 0 tells UDP that the packet has been consumed.
+    // SAFETY: UDP has looked up the socket.
+    let is_in_vrf = unsafe { raw::shim_sk_bound_dev_if(sk) } != 0;
+    if !is_in_vrf && skb.destination().is_multicast() {
+        // With udp_l3mdev_accept, UDP gives this socket a copy of what that of the VRF receives.
+        skb.consume();
+        return 0;
+    }
+    let rcu = rcu::read_lock();
+    if let Some(member) = dev.net(&rcu).device(member, &rcu) {
+        handler.receive(member, skb);
+    }
     0
 }

@@ -3,7 +3,7 @@
 //! Addresses of RoCEv2 paths (`struct rdma_ah_attr`).
 
 use crate::{
-    net::{IpAddr, NetDevice, NetNsCookie},
+    net::{InterfaceId, IpAddr, NetDevice},
     raw,
 };
 use kernel::{prelude::*, sync::rcu};
@@ -17,12 +17,9 @@ pub struct AddressInfo {
     pub dgid: [u8; 16],
     /// Index of the source GID in the port's table.
     pub sgid_index: u8,
-    /// Index of the source GID's interface: the port's network device or a VLAN on it. 0 if the
-    /// interface has been removed.
-    pub ifindex: u32,
-    /// Namespace of that interface, to which the index belongs. A device stacked on the port's
-    /// device may be in another namespace.
-    pub namespace: Option<NetNsCookie>,
+    /// The source GID's interface: the port's network device, or one stacked on it, which may be in
+    /// another namespace. `None` if the interface has been removed.
+    pub interface: Option<InterfaceId>,
     /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Hop limit or TTL.
@@ -75,28 +72,22 @@ impl AddressInfo {
         {
             return Err(EINVAL);
         }
-        let (ifindex, namespace) = {
+        let interface = {
             let rcu = rcu::read_lock();
             // SAFETY: The RCU read lock is held, as `rdma_read_gid_attr_ndev_rcu()` (cache.c)
             // requires. It returns an error or a device that is valid under RCU.
             unsafe {
                 let ndev = raw::rdma_read_gid_attr_ndev_rcu(gid_attr);
-                match kernel::error::from_err_ptr(ndev) {
-                    Ok(ndev) if !ndev.is_null() => {
-                        let ndev = NetDevice::from_raw(ndev);
-                        let ifindex = u32::try_from(ndev.ifindex()).unwrap_or(0);
-                        (ifindex, Some(ndev.net(&rcu).cookie()))
-                    }
-                    _ => (0, None),
-                }
+                let ndev = kernel::error::from_err_ptr(ndev).ok();
+                let ndev = ndev.filter(|ndev| !ndev.is_null());
+                ndev.map(|ndev| NetDevice::from_raw(ndev).interface(&rcu))
             }
         };
         Ok(Self {
             sgid,
             dgid,
             sgid_index: attr.grh.sgid_index,
-            ifindex,
-            namespace,
+            interface,
             flow_label: attr.grh.flow_label & 0xf_ffff,
             hop_limit: attr.grh.hop_limit,
             traffic_class: attr.grh.traffic_class,

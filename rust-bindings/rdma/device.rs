@@ -3,7 +3,10 @@
 //! Devices: allocation, registration, and `rdma link add`.
 
 use super::{object::Driver, ops::Ops};
-use crate::{net::NetDevice, raw};
+use crate::{
+    net::{NetDevice, NetNs},
+    raw,
+};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::MaybeUninit, ptr::NonNull};
 use kernel::{
     error::to_result,
@@ -51,6 +54,13 @@ impl<D: Driver> Device<D> {
     pub fn data(&self) -> &D::Device {
         // SAFETY: The data is initialized by the type invariant, and not written to while shared.
         unsafe { (*self.data.get()).assume_init_ref() }
+    }
+
+    /// Returns whether programs in a network namespace may use the device: all may, unless devices
+    /// belong to one namespace each (`rdma system set netns exclusive`).
+    pub fn is_accessible_from(&self, net: &NetNs) -> bool {
+        // SAFETY: The device and the namespace are valid (`rdma_dev_access_netns()`, device.c).
+        unsafe { raw::rdma_dev_access_netns(self.as_raw(), net.as_raw()) }
     }
 
     /// Returns the network device of the port, or `None` after it was removed.

@@ -134,6 +134,16 @@ impl<I, T> Object<I, Reporting<I, T>> {
     }
 }
 
+/// A new entry of the GID table.
+pub struct NewGid<'a> {
+    /// Index in the table.
+    pub index: u32,
+    /// The GID (IPv4 as an IPv4-mapped address).
+    pub gid: [u8; 16],
+    /// The interface that has the address.
+    pub netdev: &'a NetDevice,
+}
+
 /// A change of a region of user memory (`ibv_rereg_mr()`). Fields that are `None` stay unchanged.
 pub struct MrChange {
     /// The new memory.
@@ -227,6 +237,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr;
     /// Returns an entry of the P_Key table.
     fn query_pkey(index: u16) -> Result<u16>;
+
+    /// Called before ib_core adds an entry to the GID table of the port. If this fails, the entry
+    /// is not added. Sleeps; RTNL may be held.
+    fn add_gid(device: &Device<Self>, gid: &NewGid<'_>) -> Result;
+    /// Called when ib_core has removed the entry with this index. Sleeps.
+    fn del_gid(device: &Device<Self>, index: u32);
 
     /// Fills in the statistics of the port, in the order of [`PORT_STATS`](Self::PORT_STATS).
     /// ib_core adds the values of all current and former [counters](Self::Counter).

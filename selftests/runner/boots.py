@@ -113,6 +113,7 @@ BOOTS = (
     Boot("gso", "gso", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("borders", "borders", hosts=1, together="one-host-traffic", leaks=False, port=True),
     Boot("delayed-ack", "delayed_ack", hosts=1, together="one-host-traffic", leaks=False),
+    Boot("interfaces", "interfaces", hosts=1, debug=False, together="one-host-traffic", leaks=False, port=True),
     Boot("tunnels", "tunnels", hosts=1, debug=False, together="one-host-traffic", leaks=False),
     Boot("placement", "placement", together="traffic", leaks=False),
     Boot("bad-input", "bad_input", together="hostile"),

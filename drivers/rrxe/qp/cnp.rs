@@ -68,7 +68,11 @@ impl Qp {
     }
 
     /// Handles a notification. It affects only the rates.
-    pub(super) fn receive_cnp(this: ArcBorrow<'_, Self>, incoming: &RxPacket<'_>) {
+    pub(super) fn receive_cnp(
+        this: ArcBorrow<'_, Self>,
+        incoming: &RxPacket<'_>,
+        rcu: &BurstGuard,
+    ) {
         let qp = &*this;
         if !incoming.packet.bth.is_in_partition() {
             qp.device.count_bad_pkeys(1);
@@ -78,7 +82,8 @@ impl Qp {
         let slow_down = || {
             let mut side = lock_bh(&qp.send);
             let path = side.tx.path.as_ref();
-            let is_from_peer = path.is_some_and(|path| incoming.is_from_peer_of(path));
+            let is_from_peer =
+                path.is_some_and(|path| incoming.is_from_peer_of(path, &qp.device, rcu));
             if is_from_peer {
                 side.requester.on_cnp(incoming.now);
             }

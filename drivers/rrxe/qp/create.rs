@@ -143,7 +143,11 @@ pub(crate) fn create(
     // From here on, packets find the queue pair.
     match index {
         Some(index) => qps.publish(index, qp.clone())?,
-        None => state.gsi.set(qp.clone())?,
+        None => {
+            state.gsi.set(qp.clone())?;
+            let added = state.tables.gsis.add(qp.clone());
+            added.inspect_err(|_| drop(state.gsi.take()))?;
+        }
     }
     reserved.dismiss();
     Ok(QpHandle {
@@ -228,7 +232,10 @@ impl Drop for QpHandle {
         Qp::end_stream(qp.as_arc_borrow());
         match self.index {
             Some(index) => qp.device.tables.qps.withdraw(index),
-            None => drop(qp.device.gsi.take()),
+            None => {
+                qp.device.tables.gsis.remove(qp);
+                drop(qp.device.gsi.take());
+            }
         }
         qp.state.reset();
         // Packets that have looked up the queue pair before find two empty sides from here on.

@@ -215,7 +215,10 @@ pub(crate) fn modify(
     check(device, attr, mask)?;
     let mtu = mtu(device, qp, attr, mask, next)?;
     let address = attr.address.filter(|_| qp.qp_type.is_connected());
-    let path = address.map(|info| Arc::pin_init(Path::new(info), GFP_KERNEL_ACCOUNT));
+    if let Some(info) = address.filter(|_| qp.is_user) {
+        qp.device.check_use(&info)?;
+    }
+    let path = address.map(|info| Arc::pin_init(Path::new(info, &qp.device), GFP_KERNEL_ACCOUNT));
     let path = path.transpose()?;
     let max = usize::from(attr.max_dest_rd_atomic);
     let resources = mask

@@ -467,7 +467,9 @@ impl ResponderEnv for Env<'_> {
             cqe.flags |= CQE_GRH;
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
-                cqe.vlan_id = incoming.vlan_id(self.ctx.rcu).unwrap_or(abi::NO_VLAN);
+                cqe.vlan_id = incoming
+                    .vlan_id(&qp.device, self.ctx.rcu)
+                    .unwrap_or(abi::NO_VLAN);
                 cqe.network_hdr_type = match skb.source() {
                     IpAddr::V4(_) => wc::NETWORK_IPV4,
                     IpAddr::V6(_) => wc::NETWORK_IPV6,

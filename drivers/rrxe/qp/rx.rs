@@ -17,10 +17,14 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    transport::rx_packet::{parse, RxPacket},
+    transport::{
+        gids::Arrival,
+        path::Path,
+        rx_packet::{parse, RxPacket},
+    },
 };
 use core::mem::take;
-use kernel::sync::ArcBorrow;
+use kernel::sync::{Arc, ArcBorrow};
 use linux_rdma::{
     net::RxSkb,
     sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard},
@@ -133,9 +137,10 @@ impl<'a> RxBatch<'a> {
     ) -> &mut BatchHalf<'a, H> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
+            let rcu = self.rcu;
             let half = lock_bh(H::side(arc_borrow_ref(qp)));
             let path = half.tx().path.as_ref();
-            let path = path.filter(|path| incoming.is_from_peer_of(path));
+            let path = path.filter(|path| incoming.is_from_peer_of(path, &qp.device, rcu));
             let from_peer = path.is_some();
             let unproven =
                 path.is_some_and(|path| qp.is_reliable() && incoming.update_elision(&path.elision));
@@ -189,7 +194,7 @@ impl<'a> RxBatch<'a> {
         self.bytes = self.bytes.wrapping_add(incoming.ip_len());
         if incoming.packet.operation == Operation::Cnp {
             self.unlock(qp);
-            Qp::receive_cnp(qp, incoming);
+            Qp::receive_cnp(qp, incoming, self.rcu);
         } else if incoming.packet.is_response() {
             self.deliver_to::<SendSide>(qp, incoming);
         } else {
@@ -326,9 +331,13 @@ impl Qp {
     /// Handles a packet that came without an ICRC and was modified on its way. The caller must hold
     /// no lock.
     #[cold]
-    pub(crate) fn on_modified_packet(&self, skb: &RxSkb) {
+    pub(crate) fn on_modified_packet(&self, skb: &RxSkb, arrival: Arrival<'_>, rcu: &BurstGuard) {
         let path = lock_bh(&self.recv).tx.path.clone();
-        if let Some(path) = path.filter(|path| path.is_from_peer(skb.source(), skb.destination())) {
+        let is_from_peer = |path: &Arc<Path>| {
+            path.is_from_peer(skb.source(), skb.destination())
+                && self.device.is_at_path(arrival, path, rcu)
+        };
+        if let Some(path) = path.filter(is_from_peer) {
             path.elision.on_modified();
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 use kernel::prelude::*;
 use linux_rdma::{
-    net::{Fragment, IpAddr, PacketWriter, PayloadArena, UDP_HEADER},
+    net::{Fragment, IpAddr, NetNsCookie, PacketWriter, PayloadArena, UDP_HEADER},
     rdma::memory::MappedMemory,
     vector::Vector,
 };
@@ -32,6 +32,8 @@ const INITIAL_CAPACITY: usize = 8;
 pub(crate) struct LoopbackBatch {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
+    /// The namespace of the sender's path.
+    pub(super) namespace: Option<NetNsCookie>,
     pub(super) packets: KVec<LoopbackEntry>,
     /// Copied payload.
     arena: PayloadArena,
@@ -69,6 +71,7 @@ impl LoopbackBatch {
         Self {
             source: path.source,
             destination: path.destination,
+            namespace: path.info.interface.map(|interface| interface.namespace),
             packets: KVec::new(),
             arena: PayloadArena::default(),
         }

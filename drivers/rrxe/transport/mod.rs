@@ -4,6 +4,7 @@
 //! device.
 
 pub(crate) mod flow;
+pub(crate) mod gids;
 mod guard;
 pub(crate) mod icrc_elision;
 pub(crate) mod local_queue;

@@ -24,6 +24,8 @@ pub(crate) struct Path {
     pub(super) source: IpAddr,
     /// The peer's address.
     pub(super) destination: IpAddr,
+    /// The local address is of the device's own network device.
+    pub(super) is_own: bool,
     /// The route of the last packets; looked up again once the stack reports it as stale.
     #[pin]
     route: SpinLock<Option<Route>>,
@@ -31,9 +33,14 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub(crate) fn new(info: AddressInfo) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(info: AddressInfo, device: &DeviceState) -> impl PinInit<Self, Error> {
+        let is_own = {
+            let rcu = rcu::read_lock();
+            info.interface == Some(device.netdev.interface(&rcu))
+        };
         try_pin_init!(Self {
             info,
+            is_own,
             source: AddressInfo::ip_of(&info.sgid),
             destination: AddressInfo::ip_of(&info.dgid),
             route <- new_spinlock!(None, "rrxe_path"),
@@ -58,14 +65,17 @@ impl Path {
         if let Some(route) = cached.as_ref().filter(|route| route.is_valid()) {
             return Some(route.clone());
         }
-        // The interface may be a VLAN: if the device is gone, so is the path. A device in another
-        // namespace, such as a container's macvlan, must not be used: its index may name any device
-        // in this one.
-        let net = device.netdev.net(rcu);
-        if self.info.namespace != Some(net.cookie()) {
-            return None;
-        }
-        let dev = net.device(self.info.ifindex, rcu)?;
+        // The index of the interface is one of its namespace. If the interface is gone, so is the
+        // path.
+        let interface = self.info.interface?;
+        let own = device.netdev.net(rcu);
+        let is_here = own.cookie() == interface.namespace;
+        let net = if is_here {
+            own
+        } else {
+            device.netdev_of(interface, rcu)?.net(rcu)
+        };
+        let dev = net.device(interface.ifindex, rcu)?;
         let flow = Flow {
             source: self.source,
             destination: self.destination,
@@ -73,7 +83,11 @@ impl Path {
             source_port,
             destination_port: limits::ROCE_UDP_PORT,
         };
-        *cached = Route::lookup(dev, &flow).ok();
-        cached.clone()
+        let route = Route::lookup(dev, &flow).ok();
+        // A route of IPv6 refers to its namespace, which may end before this path if it is not the
+        // device's (`struct dst_ops` in `struct netns_ipv6`).
+        let may_stay = is_here || matches!(self.source, IpAddr::V4(_));
+        *cached = route.clone().filter(|_| may_stay);
+        route
     }
 }

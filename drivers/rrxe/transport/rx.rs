@@ -6,14 +6,15 @@
 //! dropped without a response.
 
 use super::{
+    gids::Arrival,
     icrc_elision::Mark,
     loopback::{LoopbackBatch, LoopbackEntry},
-    rx_packet::{parse, with_addressed, RxPacket},
+    rx_packet::{parse, RxPacket},
 };
 use crate::{
     counters::Counter,
     qp::{Qp, RxBatch},
-    tables::Tables,
+    tables::{Gsi, Tables},
     verbs::{device::DeviceState, multicast},
     Rrxe,
 };
@@ -127,7 +128,7 @@ fn check_icrc(
 /// The reception of a packet of the network stack.
 struct Reception<'a> {
     tables: &'a Tables,
-    /// The network device that received the packet.
+    /// The interface that received the packet: [`UdpReceive::receive`].
     dev: &'a NetDevice,
     skb: &'a RxSkb,
     now: u64,
@@ -136,14 +137,22 @@ struct Reception<'a> {
 }
 
 impl<'a> Reception<'a> {
-    /// Calls `f` with the network device that the packet is addressed to, if there is one.
-    fn with_addressed<T>(&self, f: impl FnOnce(&NetDevice) -> Option<T>) -> Option<T> {
-        with_addressed(self.dev, self.skb, self.batch.rcu, f)
+    /// Returns how the packet came.
+    #[inline]
+    fn arrival(&self) -> Arrival<'a> {
+        Arrival::Stack(self.dev)
     }
 
-    /// Returns the RDMA device that the packet is addressed to.
+    /// Returns the RDMA device that counts the packet: that of the interface which received it, or,
+    /// for a packet of this host, of the interface with its destination address.
     fn device(&self) -> Option<DeviceRef<Rrxe>> {
-        self.with_addressed(|dev| device_on(dev, self.batch.rcu))
+        let rcu = self.batch.rcu;
+        if self.dev.is_loopback() || self.dev.is_vrf() {
+            let net = self.dev.net(rcu);
+            let holder = net.device_of_address(&self.skb.destination())?;
+            return device_on(&holder, rcu);
+        }
+        device_on(self.dev, rcu)
     }
 
     /// Counts a datagram that reached no queue pair.
@@ -157,7 +166,7 @@ impl<'a> Reception<'a> {
     fn end_burst(&mut self) {
         if let Some(burst) = self.burst.take() {
             let packet = burst.packet.burst(burst.packets);
-            let incoming = RxPacket::of(&packet, burst.datagram, None, self.now);
+            let incoming = RxPacket::of(&packet, burst.datagram, Some(self.dev), self.now);
             self.batch.deliver(burst.qp, &incoming);
         }
     }
@@ -245,7 +254,7 @@ impl<'a> Reception<'a> {
             Some(Err(NO_ICRC)) => {
                 self.batch.finish();
                 if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, self.batch.rcu) {
-                    qp.on_modified_packet(self.skb);
+                    qp.on_modified_packet(self.skb, self.arrival(), self.batch.rcu);
                 }
                 Counter::BadIcrc
             }
@@ -256,16 +265,22 @@ impl<'a> Reception<'a> {
         false
     }
 
-    /// Counts a packet that has no receiver.
+    /// Counts a packet that has no receiver: at the queue pair that it names, or else at the device
+    /// of the interface that received it.
     #[cold]
     fn count_unclaimed(&self, packet: &Packet) {
-        let number = packet.bth.dest_qpn;
-        let is_known = || self.tables.qps.get(number, self.batch.rcu).is_some();
-        self.count(match packet.operation {
+        let counter = match packet.operation {
             wire::Operation::Cnp => Counter::CnpsIgnored,
-            _ if self.is_special(packet) || is_known() => Counter::Discarded,
-            _ => Counter::UnknownNumber,
-        });
+            _ => Counter::Discarded,
+        };
+        if self.is_special(packet) {
+            return self.count(counter);
+        }
+        match self.tables.qps.get(packet.bth.dest_qpn, self.batch.rcu) {
+            Some(qp) => qp.count(counter),
+            None if counter == Counter::CnpsIgnored => self.count(counter),
+            None => self.count(Counter::UnknownNumber),
+        }
     }
 
     /// Returns whether a packet is a multicast, which has a queue pair number of its own, or
@@ -275,24 +290,35 @@ impl<'a> Reception<'a> {
         packet.bth.dest_qpn == GSI || self.skb.destination().is_multicast()
     }
 
-    /// Returns the queue pair that a unicast packet is for, if the packet came in on its network
-    /// device or on one stacked on that (a VLAN, a bridge, a macvlan), or from this host to an
-    /// address of one of these.
+    /// Returns the queue pair that a unicast packet is for, if the packet came to an interface of
+    /// the queue pair's device. (A connected queue pair takes only what came to the interface of
+    /// its path: `RxPacket::is_from_peer_of`.)
     fn find(&self, packet: &Packet) -> Option<ArcBorrow<'a, Qp>> {
         if self.is_special(packet) {
             return None;
         }
-        let (dev, rcu) = (self.dev, self.batch.rcu);
+        let rcu = self.batch.rcu;
         let qp = self.tables.qps.get(packet.bth.dest_qpn, rcu)?;
-        // A connected queue pair takes the packets of its path, in its namespace
-        // (`Path::is_from_peer`).
-        let own = &*qp.device.netdev;
+        let (arrival, destination) = (self.arrival(), self.skb.destination());
         let is_ud = packet.bth.opcode.service() == Some(Service::Ud);
-        let is_for = |dev: &NetDevice| (dev == own || own.has_upper(dev, rcu)).then_some(());
-        let belongs = dev == own
-            || (is_ud || dev.net(rcu).cookie() == own.net(rcu).cookie())
-                && self.with_addressed(is_for).is_some();
+        let belongs =
+            !is_ud && self.dev.is_loopback() || qp.device.receives(arrival, &destination, rcu);
         belongs.then_some(qp)
+    }
+
+    /// Returns QP1 of the device on which the connection manager listens at the packet's
+    /// destination: the first one in its list that has the address.
+    fn gsi(&self) -> Option<&'a Gsi> {
+        let (arrival, rcu) = (self.arrival(), self.batch.rcu);
+        let (destination, net) = (self.skb.destination(), self.dev.net(rcu));
+        let listens = |gsi: &&Gsi| {
+            let device = &gsi.qp.device;
+            let is_accessible = |device: DeviceRef<Rrxe>| device.is_accessible_from(net);
+            device.has_gid(arrival, &destination, rcu)
+                && by_netdev::<Rrxe>(&device.netdev).is_some_and(is_accessible)
+        };
+        let found = self.tables.gsis.iter(rcu).filter(listens);
+        found.min_by_key(|gsi| gsi.order)
     }
 
     /// Delivers a packet to the members of its multicast group, or to the general services
@@ -310,15 +336,17 @@ impl<'a> Reception<'a> {
         let destination = self.skb.destination();
         match (destination.is_multicast(), bth.dest_qpn) {
             (true, multicast::QPN) if bth.opcode.service() == Some(Service::Ud) => {
-                if let Some(device) = device_on(self.dev, rcu) {
-                    let groups = &device.data().multicast;
-                    groups.members_of(&destination, rcu).for_each(deliver);
+                for gsi in self.tables.gsis.iter(rcu) {
+                    let device = &gsi.qp.device;
+                    if device.receives(self.arrival(), &destination, rcu) {
+                        let members = device.multicast.members_of(&destination, rcu);
+                        members.for_each(&mut deliver);
+                    }
                 }
             }
             (false, GSI) => {
-                let gsi = |device: DeviceRef<Rrxe>| device.data().gsi.get(rcu).map(Arc::from);
-                if let Some(qp) = self.device().and_then(gsi) {
-                    deliver(&qp);
+                if let Some(gsi) = self.gsi() {
+                    deliver(&gsi.qp);
                 }
             }
             _ => {}

@@ -4,12 +4,13 @@
 
 use super::{
     flow::ECN,
+    gids::Arrival,
     icrc_elision::{IcrcElision, Mark},
     loopback::LoopbackPacket,
     path::Path,
     tx::Transport,
 };
-use crate::verbs::mr::Span;
+use crate::verbs::{device::DeviceState, mr::Span};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER};
 use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};
@@ -22,8 +23,8 @@ const GRH_LEN: usize = rrxe_core::responder::GRH_LEN as usize;
 pub(crate) struct RxPacket<'a> {
     pub(crate) packet: &'a Packet,
     source: PacketSource<'a>,
-    /// The network device that received the packet; `None` for bursts, for packets that were
-    /// buffered, and for packets that bypassed the network stack.
+    /// The network device that received the packet; `None` for packets that were buffered, and for
+    /// packets that bypassed the network stack.
     netdev: Option<&'a NetDevice>,
     pub(crate) now: u64,
 }
@@ -54,14 +55,32 @@ impl RxPacket<'_> {
         self.skb().is_some_and(|skb| skb.tos() & ECN == ECN)
     }
 
-    /// Returns whether the packet comes from the peer of a path.
+    /// Returns how the packet came. `None` if it was buffered.
     #[inline]
-    pub(crate) fn is_from_peer_of(&self, path: &Path) -> bool {
+    pub(crate) fn arrival(&self) -> Option<Arrival<'_>> {
+        match &self.source {
+            PacketSource::Datagram(_) => self.netdev.map(Arrival::Stack),
+            PacketSource::Loopback(loopback) => loopback.batch.namespace.map(Arrival::Loopback),
+        }
+    }
+
+    /// Returns whether the packet comes from the peer of a path of `device`, and came to the
+    /// interface of that path.
+    #[inline]
+    pub(crate) fn is_from_peer_of(
+        &self,
+        path: &Path,
+        device: &DeviceState,
+        rcu: &rcu::Guard,
+    ) -> bool {
         let (source, destination) = match &self.source {
             PacketSource::Datagram(d) => (d.packet().source(), d.packet().destination()),
             PacketSource::Loopback(loopback) => (loopback.batch.source, loopback.batch.destination),
         };
         path.is_from_peer(source, destination)
+            && self
+                .arrival()
+                .is_some_and(|arrival| device.is_at_path(arrival, path, rcu))
     }
 
     /// Updates the state of ICRC elision with a packet from the peer. Returns whether
@@ -156,10 +175,10 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Returns the VLAN identifier of the network device that a datagram is addressed to. The
-    /// packet itself is untagged: the VLAN device has removed the tag.
-    pub(crate) fn vlan_id(&self, rcu: &rcu::Guard) -> Option<u16> {
-        with_addressed(self.netdev?, self.skb()?, rcu, |dev| dev.vlan_id(rcu))
+    /// Returns the VLAN identifier of the network device of `device` that a datagram is addressed
+    /// to. The packet itself is untagged: the VLAN device has removed the tag.
+    pub(crate) fn vlan_id(&self, device: &DeviceState, rcu: &rcu::Guard) -> Option<u16> {
+        device.vlan_id_at(self.arrival()?, &self.skb()?.destination(), rcu)
     }
 
     /// Copies `len` bytes of the payload, from `offset` on, to the start of a span.
@@ -236,22 +255,6 @@ impl<'a> RxPacket<'a> {
             now,
         }
     }
-}
-
-/// Calls `f` with the network device that a packet is addressed to: `dev`, which received it, or,
-/// for a packet of this host that came over the loopback device, the device with its destination
-/// address.
-pub(super) fn with_addressed<T>(
-    dev: &NetDevice,
-    skb: &RxSkb,
-    rcu: &rcu::Guard,
-    f: impl FnOnce(&NetDevice) -> Option<T>,
-) -> Option<T> {
-    if !dev.is_loopback() {
-        return f(dev);
-    }
-    let holder = dev.net(rcu).device_of_address(&skb.destination())?;
-    f(&holder)
 }
 
 /// Parses the headers of a datagram. Reads them into `head`, possibly with bytes that follow them.

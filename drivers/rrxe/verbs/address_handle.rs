@@ -23,7 +23,7 @@ pub(crate) struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// CREATE_AH.
+    /// CREATE_AH. Returns `EPERM` if the program may not use the source address.
     pub(crate) fn create(
         device: &DeviceState,
         pd: &Pd,
@@ -31,6 +31,9 @@ impl AddressHandle {
         may_sleep: bool,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Arc<Self>> {
+        if udata.is_some() {
+            device.check_use(&info)?;
+        }
         let flags = if may_sleep {
             GFP_KERNEL_ACCOUNT
         } else {
@@ -43,7 +46,7 @@ impl AddressHandle {
                 tables: tables.clone(),
                 number,
                 pd: pd.id,
-                path <- Path::new(info),
+                path <- Path::new(info, device),
             }),
             flags,
         )

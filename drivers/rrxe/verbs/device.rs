@@ -8,7 +8,11 @@ use crate::{
     counters::Counters,
     qp::Qp,
     tables::Tables,
-    transport::{local_queue::LocalQueue, sockets::SocketShare},
+    transport::{
+        gids::{self, Gids},
+        local_queue::LocalQueue,
+        sockets::SocketShare,
+    },
     State,
 };
 use kernel::{
@@ -39,9 +43,16 @@ pub(crate) struct DeviceState {
     /// Allocator of numbers for counters that can be bound.
     #[pin]
     pub(crate) counter_numbers: IndexPool,
-    /// The sockets of the namespace; released as soon as the network device is unregistered.
+    /// The sockets of the device's namespace; released as soon as the network device is
+    /// unregistered.
     #[pin]
     sockets: Mutex<Option<SocketShare>>,
+    /// The sockets of the namespaces and VRFs of the GID table's entries, by index.
+    #[pin]
+    pub(crate) gid_shares: Mutex<KVec<(u32, SocketShare)>>,
+    /// The GID table.
+    #[pin]
+    pub(crate) gids: Gids,
     /// QP1.
     pub(crate) gsi: BurstArc<Qp>,
     #[pin]
@@ -78,6 +89,8 @@ impl DeviceState {
                 counters: Counters::new()?,
                 counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
+                gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),
+                gids <- gids::new_list(),
                 gsi: BurstArc::empty(),
                 multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
@@ -90,10 +103,12 @@ impl DeviceState {
         )
     }
 
-    /// Releases the namespace's sockets. Waits for packets in flight: none is received after that.
+    /// Releases the sockets of all namespaces. Waits for packets in flight: none is received after
+    /// that.
     pub(crate) fn release_sockets(&self) {
         let sockets = self.sockets.lock().take();
-        drop(sockets);
+        let shares = core::mem::take(&mut *self.gid_shares.lock());
+        drop((sockets, shares));
     }
 
     /// Counts packets whose P_Key did not match.

@@ -6,10 +6,10 @@
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use super::device::DeviceState;
-use crate::{limits::ROCE_UDP_PORT, module_state, transport::sockets::Sockets, Rrxe};
+use crate::{module_state, transport::sockets::Sockets, Rrxe};
 use kernel::{prelude::*, str::CStr};
 use linux_rdma::{
-    errno::{is_address_in_use, not_supported},
+    errno::not_supported,
     net::{NetDevice, NetdevEvents},
     rdma::device::{self, by_netdev, LinkOps, LinkRequest},
     sync::num_possible_cpus,
@@ -38,18 +38,7 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
         return Err(EEXIST);
     }
     let state = module_state().ok_or(ENODEV)?;
-    let share = Sockets::share(&state.sockets, netdev).inspect_err(|&e| {
-        if is_address_in_use(e) {
-            pr_err!(
-                "{dev}: UDP port {ROCE_UDP_PORT} is taken in this network namespace, by a program (`ss -lunp 'sport = {ROCE_UDP_PORT}'` shows it) or by rdma_rxe (`rdma link` shows its links); end the program, delete the links, or use another namespace\n"
-            );
-        } else {
-            pr_err!(
-                "{dev}: can't open UDP port {ROCE_UDP_PORT} in this network namespace: error {}\n",
-                e.to_errno()
-            );
-        }
-    })?;
+    let share = Sockets::share(&state.sockets, netdev)?;
     let data = DeviceState::new(&state, netdev, share)?;
     let guid = data.guid;
     let vectors = num_possible_cpus();
@@ -65,8 +54,8 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
     Ok(())
 }
 
-/// Handles the end of network devices. ib_core itself reports the state of the port and maintains
-/// the GID table.
+/// Handles the end of network devices, and their moves to other VRFs. ib_core itself reports the
+/// state of the port and maintains the GID table.
 pub(crate) struct Follower;
 
 impl NetdevEvents for Follower {
@@ -75,6 +64,12 @@ impl NetdevEvents for Follower {
             device.unregister_queued();
             // Synchronously, because the namespace may be destroyed next.
             device.data().release_sockets();
+        }
+    }
+
+    fn upper_changed(dev: &NetDevice) {
+        if let Some(state) = module_state() {
+            state.sockets.follow(dev);
         }
     }
 }

@@ -4,13 +4,15 @@
 
 use super::Ops;
 use crate::{
+    net::NetDevice,
     raw,
     rdma::{
         device::Device,
-        object::{errno, Driver, Ucontext},
+        object::{errno, Driver, NewGid, Ucontext},
         udata::{no_udata, Udata},
     },
 };
+use core::ffi::c_void;
 use kernel::{
     error::to_result,
     ffi::{c_char, c_int},
@@ -110,6 +112,32 @@ impl<D: Driver> Ops<D> {
     ) -> c_int {
         // SAFETY: `pkey` is valid for writes (device.c, `ib_query_pkey()`).
         errno(D::query_pkey(index).map(|k| unsafe { *pkey = k }))
+    }
+
+    pub(super) unsafe extern "C" fn add_gid(
+        attr: *const raw::ib_gid_attr,
+        _context: *mut *mut c_void,
+    ) -> c_int {
+        // SAFETY: `add_roce_gid()` (cache.c) passes an entry of a live device that nothing else
+        // uses yet, and whose network device is not null and holds a reference.
+        errno(unsafe {
+            let gid = NewGid {
+                index: u32::from((*attr).index),
+                gid: (*attr).gid.raw,
+                netdev: NetDevice::from_raw((*attr).ndev),
+            };
+            D::add_gid(Device::from_raw((*attr).device), &gid)
+        })
+    }
+
+    pub(super) unsafe extern "C" fn del_gid(
+        attr: *const raw::ib_gid_attr,
+        _context: *mut *mut c_void,
+    ) -> c_int {
+        // SAFETY: `del_gid()` (cache.c) passes an entry for which `add_gid` has succeeded, of a
+        // live device.
+        unsafe { D::del_gid(Device::from_raw((*attr).device), u32::from((*attr).index)) };
+        0
     }
 
     pub(super) unsafe extern "C" fn alloc_hw_port_stats(

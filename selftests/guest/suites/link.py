@@ -317,9 +317,9 @@ def gid_of_vlan():
 
 @case(debug=False)
 def gid_of_another_namespace():
-    """Nothing is sent through the GID of a macvlan that is in another namespace.
+    """Packets with the GID of a macvlan in another namespace leave through that macvlan.
 
-    The macvlan's interface index there is that of another device in this namespace.
+    Its interface index there is that of another device in this namespace, which sends nothing.
     """
     need_rrxe()
     with veth("v0") as name, veth("v1") as other, contextlib.ExitStack() as stack:
@@ -356,17 +356,23 @@ def gid_of_another_namespace():
         end.to_rts(qp, "ud")
         region = end.memory(pd, 4096)
         handle = end.ah(pd, testbed.gid_of(there))
-        with packets_of("m1") as wire:
+        with packets_of("m1") as wrong, packets_of("m0", Local(namespace="c")) as right:
             segment = [region["address"], 64, region["lkey"]]
             end.post_send(qp, [{"id": 1, "op": "send", "sge": [segment], "ah": handle, "qpn": 77}])
             equal("completions", [wc["status"] for wc in end.poll(send_cq, 1, 30)], ["SUCCESS"])
-            equal("packets", wire(), 0)
+            equal("packets of the container's device", right(), 1)
+            equal("packets of this namespace's device", wrong(), 0)
 
 
 @contextlib.contextmanager
-def packets_of(netdev):
-    """Yields a function that counts the IPv6 RoCE packets that a network device has sent."""
-    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003)) as sock:
+def packets_of(netdev, where=None):
+    """Yields a function that counts the IPv6 RoCE packets that a network device has sent.
+
+    `where` is the namespace of the device, by default this one.
+    """
+    with (where or bed.here.machine).inside():
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))
+    with opened as sock:
         sock.bind((netdev, 0x0003))
         sock.settimeout(1)
 

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The addresses of a device, and the interfaces and network namespaces that have them.
+//!
+//! A device has the addresses of its network device and of those stacked on it, each with its
+//! interface, as ib_core's GID table lists them. A path belongs to the namespace of its GID's
+//! interface. A packet belongs to the interface that received its frame, or, if it came from this
+//! host, to the addresses of a namespace or of a VRF.
+
+use super::{path::Path, sockets::Sockets};
+use crate::{module_state, verbs::device::DeviceState};
+use kernel::{
+    prelude::*,
+    static_lock_class,
+    sync::{aref::ARef, rcu},
+};
+use linux_rdma::{
+    net::{InterfaceId, IpAddr, NetDevice, NetNsCookie},
+    rdma::{AddressInfo, NewGid},
+    sync::{RcuListEntry, RcuLists},
+    time::LogLimit,
+    user::current_euid,
+};
+
+/// An entry of the GID table.
+pub(crate) struct Gid {
+    /// Index in the table.
+    index: u32,
+    address: IpAddr,
+    interface: InterfaceId,
+    /// Dropped a grace period after ib_core has removed the entry.
+    netdev: ARef<NetDevice>,
+}
+
+/// The log messages about addresses that a program may not use.
+static REFUSALS: LogLimit = LogLimit::new();
+
+/// The entries of a device.
+pub(crate) type Gids = RcuLists<Gid, 1>;
+
+/// Returns an empty list.
+pub(crate) fn new_list() -> impl PinInit<Gids> {
+    // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU callbacks.
+    // By then no device exists.
+    unsafe { RcuLists::new(c"rrxe_gids", static_lock_class!()) }
+}
+
+/// The way by which a packet came.
+#[derive(Clone, Copy)]
+pub(crate) enum Arrival<'a> {
+    /// Through the network stack. The device is the interface that received the frame, or the
+    /// loopback device or a VRF if the packet came from this host.
+    Stack(&'a NetDevice),
+    /// From a queue pair of the same device whose path is in this namespace, outside of VRFs.
+    Loopback(NetNsCookie),
+}
+
+/// The origin of a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The network, through this interface.
+    Network(InterfaceId),
+    /// This host. The packet is for an address of the namespace in the VRF with this index, or
+    /// outside of VRFs if that is 0.
+    Host { namespace: NetNsCookie, vrf: u32 },
+}
+
+impl Arrival<'_> {
+    fn origin(self, rcu: &rcu::Guard) -> Origin {
+        let (namespace, vrf) = match self {
+            Self::Loopback(namespace) => (namespace, 0),
+            Self::Stack(dev) if dev.is_loopback() => (dev.net(rcu).cookie(), 0),
+            Self::Stack(dev) if dev.is_vrf() => {
+                let InterfaceId { namespace, ifindex } = dev.interface(rcu);
+                (namespace, ifindex)
+            }
+            Self::Stack(dev) => return Origin::Network(dev.interface(rcu)),
+        };
+        Origin::Host { namespace, vrf }
+    }
+
+    /// Returns whether the packet came through a network device itself, not one stacked on it.
+    #[inline]
+    fn is_through(self, dev: &NetDevice) -> bool {
+        matches!(self, Self::Stack(through) if through == dev)
+    }
+}
+
+impl Gid {
+    /// Returns whether a packet of this origin and destination can be for the entry's address.
+    fn receives(&self, origin: Origin, destination: &IpAddr, rcu: &rcu::Guard) -> bool {
+        match origin {
+            Origin::Network(interface) => self.interface == interface,
+            Origin::Host { namespace, vrf } => {
+                self.address == *destination
+                    && self.interface.namespace == namespace
+                    && self.netdev.vrf(rcu) == vrf
+            }
+        }
+    }
+}
+
+impl DeviceState {
+    /// Handles a new entry of the GID table: opens the sockets of the namespace and VRF that has
+    /// the address, unless they are open. If that fails, ib_core does not add the entry.
+    pub(crate) fn add_gid(&self, gid: &NewGid<'_>) -> Result {
+        let interface = {
+            let rcu = rcu::read_lock();
+            gid.netdev.interface(&rcu)
+        };
+        let entry = Gid {
+            index: gid.index,
+            address: AddressInfo::ip_of(&gid.gid),
+            interface,
+            netdev: gid.netdev.into(),
+        };
+        let entry = RcuListEntry::new(entry, GFP_KERNEL)?;
+        let state = module_state().ok_or(ENODEV)?;
+        let mut shares = self.gid_shares.lock();
+        shares.reserve(1, GFP_KERNEL)?;
+        let share = Sockets::share(&state.sockets, gid.netdev)?;
+        shares.push_within_capacity((gid.index, share))?;
+        self.gids.lock().push(0, entry);
+        Ok(())
+    }
+
+    /// Handles the end of an entry of the GID table.
+    pub(crate) fn del_gid(&self, index: u32) {
+        self.gids.lock().remove(0, |gid| gid.index == index);
+        let mut shares = self.gid_shares.lock();
+        if let Some(at) = shares.iter().position(|(of, _)| *of == index) {
+            drop(shares.remove(at));
+        }
+    }
+
+    /// Returns whether the device has an address to which a packet can be, given how it came and
+    /// its destination.
+    #[inline]
+    pub(crate) fn receives(
+        &self,
+        arrival: Arrival<'_>,
+        destination: &IpAddr,
+        rcu: &rcu::Guard,
+    ) -> bool {
+        arrival.is_through(&self.netdev) || self.gid_of(arrival, destination, rcu).is_some()
+    }
+
+    /// Returns an entry for an address to which a packet can be.
+    fn gid_of<'a>(
+        &'a self,
+        arrival: Arrival<'_>,
+        destination: &IpAddr,
+        rcu: &'a rcu::Guard,
+    ) -> Option<&'a Gid> {
+        let origin = arrival.origin(rcu);
+        let mut gids = self.gids.iter(0, rcu);
+        gids.find(|gid| gid.receives(origin, destination, rcu))
+    }
+
+    /// Returns whether the GID table has the destination of a packet, with the interface through
+    /// which the packet came. That is the connection manager's rule for the device on which it
+    /// listens at an address (`cma_validate_port()`, drivers/infiniband/core/cma.c).
+    pub(crate) fn has_gid(
+        &self,
+        arrival: Arrival<'_>,
+        destination: &IpAddr,
+        rcu: &rcu::Guard,
+    ) -> bool {
+        let origin = arrival.origin(rcu);
+        let mut gids = self.gids.iter(0, rcu);
+        gids.any(|gid| gid.address == *destination && gid.receives(origin, destination, rcu))
+    }
+
+    /// Returns the VLAN identifier of the network device to which a datagram is addressed.
+    pub(crate) fn vlan_id_at(
+        &self,
+        arrival: Arrival<'_>,
+        destination: &IpAddr,
+        rcu: &rcu::Guard,
+    ) -> Option<u16> {
+        match (arrival, arrival.origin(rcu)) {
+            (Arrival::Stack(dev), Origin::Network(_)) => dev.vlan_id(rcu),
+            _ => self.gid_of(arrival, destination, rcu)?.netdev.vlan_id(rcu),
+        }
+    }
+
+    /// Returns whether a packet came to the interface of a path of this device.
+    #[inline]
+    pub(crate) fn is_at_path(&self, arrival: Arrival<'_>, path: &Path, rcu: &rcu::Guard) -> bool {
+        if arrival.is_through(&self.netdev) {
+            return path.is_own;
+        }
+        let Some(interface) = path.info.interface else {
+            return false;
+        };
+        match arrival.origin(rcu) {
+            Origin::Network(through) => interface == through,
+            Origin::Host { namespace, vrf } => {
+                let is_in_vrf = |dev: &NetDevice| dev.vrf(rcu) == vrf;
+                interface.namespace == namespace
+                    && if path.is_own {
+                        is_in_vrf(&self.netdev)
+                    } else {
+                        let netdev = self.netdev_of(interface, rcu);
+                        netdev.is_some_and(is_in_vrf)
+                    }
+            }
+        }
+    }
+
+    /// Returns `EPERM`, and logs the reason, if the current process may not use the source address
+    /// of a path. An address of another namespace than that of the device is for the processes of
+    /// that namespace, and for those with CAP_NET_RAW over it: they can send any packet there.
+    pub(crate) fn check_use(&self, info: &AddressInfo) -> Result {
+        let Some(interface) = info.interface else {
+            return Ok(());
+        };
+        let rcu = rcu::read_lock();
+        if self.netdev.net(&rcu).cookie() == interface.namespace {
+            return Ok(());
+        }
+        let may_use = |netdev: &NetDevice| {
+            let net = netdev.net(&rcu);
+            net.is_current() || net.may_send_raw()
+        };
+        if self.netdev_of(interface, &rcu).is_some_and(may_use) {
+            return Ok(());
+        }
+        if REFUSALS.may_print() {
+            pr_warn!(
+                "user {}: the GID with index {} on {} is of another network namespace; use it from there, or give the program CAP_NET_RAW over that namespace\n",
+                current_euid(),
+                info.sgid_index,
+                self.netdev.name()
+            );
+        }
+        Err(EPERM)
+    }
+
+    /// Returns a network device of the GID table by its identity.
+    pub(crate) fn netdev_of<'a>(
+        &'a self,
+        interface: InterfaceId,
+        rcu: &'a rcu::Guard,
+    ) -> Option<&'a NetDevice> {
+        let mut gids = self.gids.iter(0, rcu);
+        let gid = gids.find(|gid| gid.interface == interface)?;
+        // It may have left for another namespace.
+        (gid.netdev.interface(rcu) == interface).then_some(&gid.netdev)
+    }
+}
