@@ -153,6 +153,7 @@ impl NetDevice {
                 unsafe { raw::ipv6_chk_addr(net.as_raw(), &in6(*bytes), self.as_raw(), 0) };
             if is_here != 0 {
                 let found = net.find_address(address, self.as_raw());
+                let found = found.or_else(|| net.device_of_address(address));
                 return Some(found.unwrap_or_else(|| ARef::from(self)));
             }
         }
