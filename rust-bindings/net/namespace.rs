@@ -162,11 +162,22 @@ impl Drop for NetRef {
 
 impl NetDevice {
     /// Returns the device that has this local address in the namespace and the VRF of this device,
-    /// or else in the namespace outside all VRFs.
+    /// or else in the namespace outside all VRFs. For an IPv6 address of another device of the VRF
+    /// it returns this device.
     pub(super) fn holder_of(&self, address: &IpAddr, rcu: &rcu::Guard) -> Option<ARef<NetDevice>> {
         let net = self.net(rcu);
-        let found = net.find_address(address, self.as_raw());
-        found.or_else(|| net.device_of_address(address))
+        if let IpAddr::V6(bytes) = address {
+            // SAFETY: The namespace and the device are valid. `ipv6_chk_addr()`
+            // (net/ipv6/addrconf.c) compares only the VRF of the device with that of the address.
+            let is_here =
+                unsafe { raw::ipv6_chk_addr(net.as_raw(), &in6(*bytes), self.as_raw(), 0) };
+            if is_here != 0 {
+                let found = net.find_address(address, self.as_raw());
+                let found = found.or_else(|| net.device_of_address(address));
+                return Some(found.unwrap_or_else(|| ARef::from(self)));
+            }
+        }
+        net.device_of_address(address)
     }
 
     /// Takes a reference that keeps the device's namespace from ending. Returns `None` if the
