@@ -288,11 +288,6 @@ SHIM int shim_netdev_ifindex(const struct net_device *dev)
 	return READ_ONCE(dev->ifindex);
 }
 
-SHIM int shim_netdev_vrf(const struct net_device *dev)
-{
-	return l3mdev_master_ifindex_rcu(dev);
-}
-
 SHIM unsigned int shim_netdev_mtu(const struct net_device *dev)
 {
 	return READ_ONCE(dev->mtu);

@@ -7,6 +7,7 @@ use crate::{
     limits,
     qp::{self, Poller, QpHandle},
     ring::abi,
+    transport::local_queue::LocalQueue,
     verbs::{
         address_handle::AddressHandle,
         cq::{Cq, CqHandle},
@@ -76,8 +77,7 @@ impl Driver for Rrxe {
 
     fn dealloc(device: &Arc<DeviceState>) {
         device.release_sockets();
-        drop(device.gsi.take());
-        device.local_queue.close();
+        LocalQueue::close(&device.local_queue);
     }
 
     fn add_gid(device: &Device<Self>, gid: &NewGid<'_>) -> Result {

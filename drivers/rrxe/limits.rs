@@ -106,7 +106,7 @@ pub(crate) mod path {
     pub(crate) const MAX_FETCH: u32 = 4 * BATCH;
     /// Nanoseconds that a softirq spends on expired timers before it leaves them to work items.
     pub(crate) const TIMER_BUDGET: u64 = 1_000_000;
-    /// Batches that a caller sends before a softirq worker takes over.
+    /// Batches that a caller sends before a work item takes over.
     pub(crate) const BATCHES: u32 = 4;
     /// Largest number of batches that a queue pair sends before it ends at its consumer's call:
     /// ACKs, and the READ responses before them, 16 MiB of the largest packets. A consumer whose

@@ -98,11 +98,21 @@ impl Gsis {
         self.list.iter(0, rcu)
     }
 
-    /// Adds QP1 of a device.
+    /// Adds QP1 of a device. Returns `EBUSY` if the device has one.
     pub(crate) fn add(&self, qp: Arc<Qp>) -> Result {
         let order = self.made.fetch_add(1, Relaxed);
+        let device = qp.device.clone();
         let entry = RcuListEntry::new(Gsi { order, qp }, GFP_KERNEL)?;
-        self.list.lock().push(0, entry);
+        let mut list = self.list.lock();
+        let is_taken = {
+            let rcu = rcu::read_lock();
+            let mut others = self.iter(&rcu);
+            others.any(|gsi| Arc::ptr_eq(&gsi.qp.device, &device))
+        };
+        if is_taken {
+            return Err(EBUSY);
+        }
+        list.push(0, entry);
         Ok(())
     }
 

@@ -218,10 +218,8 @@ impl NetDevice {
     }
 
     /// Returns whether another device of the namespace is in the same VRF, or both are in none.
-    pub(super) fn shares_vrf_with(&self, other: &NetDevice, _rcu: &rcu::Guard) -> bool {
-        // SAFETY: Both devices are valid by the type invariant, and the RCU read lock is held, as
-        // `l3mdev_master_ifindex_rcu()` (include/net/l3mdev.h) requires.
-        unsafe { raw::shim_netdev_vrf(self.as_raw()) == raw::shim_netdev_vrf(other.as_raw()) }
+    pub(super) fn shares_vrf_with(&self, other: &NetDevice, rcu: &rcu::Guard) -> bool {
+        self.vrf(rcu) == other.vrf(rcu)
     }
 
     /// Returns the other end of a pair of virtual devices, such as veth.
@@ -249,9 +247,10 @@ impl NetDevice {
 
     /// Returns whether all packets that the stack sends through the device reach its driver: no
     /// program or rule of tc or nftables may redirect them (`sch_handle_egress()` and
-    /// `nf_hook_egress()` in net/core/dev.c). A queueing discipline may delay or drop them.
+    /// `nf_hook_egress()` in net/core/dev.c), and no filter of a queueing discipline
+    /// (`tcf_classify()`, net/sched/cls_api.c).
     #[inline]
-    pub(super) fn sends_directly(&self) -> bool {
+    pub(super) fn sends_directly(&self, rcu: &rcu::Guard) -> bool {
         #[cfg(CONFIG_NET_XGRESS)]
         if shim_netdev_has_tc_egress(self) {
             return false;
@@ -260,7 +259,7 @@ impl NetDevice {
         if shim_netdev_has_nf_egress(self) {
             return false;
         }
-        true
+        !self.has_queue(rcu)
     }
 
     /// Returns whether all packets that the device receives reach the network layer of its

@@ -65,7 +65,7 @@ impl FarEnd {
         Some(Self {
             namespace: net.cookie(),
             addresses: net.address_generation(version),
-            is_direct: dev.sends_directly() && peer.receives_directly(),
+            is_direct: dev.sends_directly(rcu) && peer.receives_directly(),
         })
     }
 }

@@ -122,8 +122,7 @@ impl Created {
 ///
 /// # Errors
 ///
-/// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENODEV`: there
-/// is no such device. `ENOMEM`.
+/// `EADDRINUSE`: another socket has the port. `EAFNOSUPPORT`: the host has no IPv6. `ENOMEM`.
 pub fn open_udp_tunnel<H: UdpReceive>(
     exit: &Arc<NetExit>,
     net: &NetRef,

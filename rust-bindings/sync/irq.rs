@@ -55,7 +55,7 @@ pub fn irqs_disabled() -> bool {
 
 /// Returns whether the current CPU handles a softirq.
 #[inline]
-pub fn in_serving_softirq() -> bool {
+pub(crate) fn in_serving_softirq() -> bool {
     raw::safe::shim_in_serving_softirq()
 }
 

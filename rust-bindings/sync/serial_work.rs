@@ -3,6 +3,7 @@
 //! Work of an object that one context does at a time.
 
 use super::{in_serving_softirq, ModuleWorkqueue};
+use crate::raw;
 use kernel::{
     prelude::*,
     str::CStr,
@@ -46,8 +47,8 @@ pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
     const ROUNDS: u32 = 16;
 
     /// Returns the queue of the work item for what is left to do now. The queue must be open as
-    /// long as the work can be started. `None`, the default, is a softirq (`system_bh_wq`). Work
-    /// that has a queue is not done in softirqs.
+    /// long as the work can be started. `None`, the default, is a softirq (`system_bh_wq`). If
+    /// there is a queue, [`Turn::run`] does nothing in softirqs.
     fn queue(_this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
         None
     }
@@ -127,6 +128,12 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
         self.state.load(Relaxed) & KINDS != 0
     }
 
+    /// Returns whether a context does the work, or the work item is queued to do it.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(super) fn is_running(&self) -> bool {
+        self.state.load(Relaxed) & RUNNING != 0
+    }
+
     /// Starts the work. Returns the caller's turn to do it, unless another context does it.
     #[inline]
     pub fn start(this: ArcBorrow<'_, T>) -> Option<Turn<'_, T, ID>> {
@@ -143,15 +150,37 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
     }
 
     /// Waits until no context does the work, and closes it: no context can start it from then on.
-    /// Marks are lost. Sleeps; must not be called from the work.
-    pub fn close(&self) {
+    /// Marks are lost, and so is a work item that has not begun. Sleeps; must not be called from
+    /// the work.
+    pub fn close(this: ArcBorrow<'_, T>) {
+        let state = &this.serial_work().state;
         loop {
-            let now = self.state.load(Relaxed);
+            let now = state.load(Relaxed);
             let is_idle = now & RUNNING == 0;
-            if now & CLOSED != 0 || is_idle && self.state.cmpxchg(now, CLOSED, Full).is_ok() {
+            if now & CLOSED != 0 || is_idle && state.cmpxchg(now, CLOSED, Full).is_ok() {
+                return;
+            }
+            // The work item may be behind many others, or its CPU busy with a real-time program.
+            if let Some(owner) = Self::dequeue(this) {
+                // The work item had the turn, which is this context's now.
+                state.xchg(CLOSED, Full);
+                drop(owner);
                 return;
             }
             fsleep(Delta::from_micros(20));
+        }
+    }
+
+    /// Takes the work item out of its queue, if it is queued. Returns its reference to the object.
+    fn dequeue(this: ArcBorrow<'_, T>) -> Option<Arc<T>> {
+        let object: *const T = &*this;
+        // SAFETY: `object` points to an object, whose work item is initialized. A queued item owns
+        // a reference from `Arc::into_raw()` (rust/kernel/workqueue.rs, `WorkItemPointer` for
+        // `Arc`), which `run_queued` takes back when the item runs. cancel_work()
+        // (kernel/workqueue.c) returns true if it has removed the item, which then does not run.
+        unsafe {
+            let work = Work::raw_get(T::raw_get_work(object.cast_mut()));
+            raw::cancel_work(work).then(|| Arc::from_raw(object))
         }
     }
 

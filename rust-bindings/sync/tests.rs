@@ -9,7 +9,7 @@ mod cases {
         sync::{burst::Bursts, wait_for_bursts, BurstGuard, SerialTask, SerialWork},
         sync::{irqs_disabled, lock_irqsave, BurstArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
-        sync::{ModuleWorkqueue, Placement},
+        sync::{BhGuard, ModuleWorkqueue, Placement},
         time,
     };
     use kernel::{
@@ -557,6 +557,13 @@ mod cases {
             )
         }
 
+        /// Waits until no context does the work, and the work item is not queued.
+        fn finish(worker: &Arc<Self>) {
+            while worker.work.is_running() {
+                fsleep(Delta::from_micros(20));
+            }
+        }
+
         fn count_down(counter: &Atomic<u32>) -> bool {
             let left = counter.load(Relaxed);
             counter.store(left.saturating_sub(1), Relaxed);
@@ -584,22 +591,38 @@ mod cases {
         let worker = Worker::new()?;
         worker.again.store(10, Relaxed);
         SerialWork::<Worker>::queue(worker.as_arc_borrow(), 0);
-        worker.work.close();
+        Worker::finish(&worker);
         assert_eq!(worker.rounds.load(Relaxed), 11);
         assert_eq!(worker.overlaps.load(Relaxed), 0);
         Ok(())
     }
 
     #[test]
-    fn closing_work_waits_for_its_end() -> Result {
+    fn closed_work_is_not_done() -> Result {
         let worker = Worker::new()?;
         worker.left.store(1000, Relaxed);
         SerialWork::<Worker>::queue(worker.as_arc_borrow(), 0);
-        worker.work.close();
+        Worker::finish(&worker);
         assert_eq!(worker.rounds.load(Relaxed), 1001);
+        SerialWork::close(worker.as_arc_borrow());
         SerialWork::<Worker>::queue(worker.as_arc_borrow(), 1);
-        worker.work.close();
+        assert!(!worker.work.is_running());
         assert_eq!(worker.rounds.load(Relaxed), 1001);
+        Ok(())
+    }
+
+    #[test]
+    fn closing_work_takes_it_out_of_its_queue() -> Result {
+        let worker = Worker::new()?;
+        {
+            // The work item cannot begin.
+            let _bh = BhGuard::new();
+            SerialWork::<Worker>::queue(worker.as_arc_borrow(), 1);
+            SerialWork::close(worker.as_arc_borrow());
+        }
+        assert_eq!(worker.rounds.load(Relaxed), 0);
+        // The work item gave up its reference.
+        assert!(Arc::into_unique_or_drop(worker).is_some());
         Ok(())
     }
 
@@ -611,7 +634,7 @@ mod cases {
         assert!(worker.work.is_marked());
         assert_eq!(worker.rounds.load(Relaxed), 0);
         SerialWork::<Worker>::queue(worker.as_arc_borrow(), 2);
-        worker.work.close();
+        Worker::finish(&worker);
         assert!(!worker.work.is_marked());
         assert_eq!(worker.kinds.load(Relaxed), 7);
         Ok(())

@@ -46,13 +46,13 @@ impl PendingCnp {
 impl Qp {
     /// Notifies the peer of `marked` packets, but not of those that arrived a moment after the last
     /// notification. The caller must hold no lock.
-    pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, rcu: &BurstGuard) {
+    pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, burst: &BurstGuard) {
         self.with_counters(|counters| counters.add(Counter::MarkedPackets, marked.into()));
         let config = &self.device.config;
         if !config.is_notification_point {
             return;
         }
-        let ctx = EventCtx::now(self, rcu);
+        let ctx = EventCtx::now(self, burst);
         let mut queue = TxQueue::default();
         for _ in 0..marked {
             if !lock_bh(&self.notification_point).marked(ctx.now, config.cnp_interval) {
@@ -71,7 +71,7 @@ impl Qp {
     pub(super) fn receive_cnp(
         this: ArcBorrow<'_, Self>,
         incoming: &RxPacket<'_>,
-        rcu: &BurstGuard,
+        burst: &BurstGuard,
     ) {
         let qp = &*this;
         if !incoming.packet.bth.is_in_partition() {
@@ -83,7 +83,7 @@ impl Qp {
             let mut side = lock_bh(&qp.send);
             let path = side.tx.path.as_ref();
             let is_from_peer =
-                path.is_some_and(|path| incoming.is_from_peer_of(path, &qp.device, rcu));
+                path.is_some_and(|path| incoming.is_from_peer_of(path, &qp.device, burst));
             if is_from_peer {
                 side.requester.on_cnp(incoming.now);
             }

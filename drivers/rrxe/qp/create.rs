@@ -3,8 +3,15 @@
 //! CREATE_QP and DESTROY_QP.
 
 use super::{
-    moderation::ModerationEvents, poll::Poller, post::Poster, requester::SendSide,
-    responder::RecvSide, service, state::State, Qp, QpHandle,
+    moderation::ModerationEvents,
+    poll::Poller,
+    post::Poster,
+    requester::SendSide,
+    responder::RecvSide,
+    schedule::{EVENT_WORK, RECV_WORK, SEND_WORK, TIMER_WORK},
+    service,
+    state::State,
+    Qp, QpHandle,
 };
 use crate::{
     limits,
@@ -144,9 +151,7 @@ pub(crate) fn create(
     match index {
         Some(index) => qps.publish(index, qp.clone())?,
         None => {
-            state.gsi.set(qp.clone())?;
-            let added = state.tables.gsis.add(qp.clone());
-            added.inspect_err(|_| drop(state.gsi.take()))?;
+            state.tables.gsis.add(qp.clone())?;
         }
     }
     reserved.dismiss();
@@ -234,17 +239,16 @@ impl Drop for QpHandle {
             Some(index) => qp.device.tables.qps.withdraw(index),
             None => {
                 qp.device.tables.gsis.remove(qp);
-                drop(qp.device.gsi.take());
             }
         }
         qp.state.reset();
         // Packets that have looked up the queue pair before find two empty sides from here on.
         Qp::reset(qp.as_arc_borrow());
-        qp.send_work.close();
-        qp.recv_work.close();
+        SerialWork::<Qp, SEND_WORK>::close(qp.as_arc_borrow());
+        SerialWork::<Qp, RECV_WORK>::close(qp.as_arc_borrow());
         SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
-        qp.timer_work.close();
-        qp.event_work.close();
+        SerialWork::<Qp, TIMER_WORK>::close(qp.as_arc_borrow());
+        SerialWork::<Qp, EVENT_WORK>::close(qp.as_arc_borrow());
         // No side adds completions from here on.
         for cq in [&qp.send_cq, &qp.recv_cq] {
             cq.remove(&qp.target);

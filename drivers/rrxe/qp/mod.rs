@@ -170,7 +170,7 @@ fn service(qp_type: QpType) -> Service {
 pub(crate) struct EventCtx<'a> {
     pub(crate) qp: &'a Qp,
     /// The burst, which protects look-ups of tables and accesses to memory.
-    pub(crate) rcu: &'a BurstGuard,
+    pub(crate) burst: &'a BurstGuard,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) now: u64,
     /// The packet that is being handled.

@@ -409,8 +409,8 @@ impl Half for SendSide {
 
     #[inline]
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
-        let rcu = BurstGuard::enter();
-        let ctx = EventCtx::now(qp, &rcu);
+        let burst = BurstGuard::enter();
+        let ctx = EventCtx::now(qp, &burst);
         let acknowledgement = self.take_delayed_ack(qp, round, ctx.now);
         let fetched = self.fetch(qp);
         match fetched {
@@ -475,7 +475,7 @@ impl WorkData<'_> {
         let list = self.segments.get(slot.local.index, n);
         Ok(Segments {
             mrs: &self.ctx.qp.device.tables.mrs,
-            burst: self.ctx.rcu,
+            burst: self.ctx.burst,
             pd: self.ctx.qp.pd,
             list: list.ok_or(Fault::Malformed)?,
         })
@@ -532,10 +532,10 @@ impl RequesterEnv for Env<'_> {
         }
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
-        let EventCtx { qp, rcu, .. } = work.ctx;
+        let EventCtx { qp, burst, .. } = work.ctx;
         if !qp.qp_type.is_connected() {
             let handles = &qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, rcu).map(arc_borrow_ref);
+            let ah = handles.get(slot.local.ah, burst).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info.udp_source_port(qp.number, 0);
@@ -611,7 +611,7 @@ impl RequesterEnv for Env<'_> {
     }
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
-        let EventCtx { qp, rcu, .. } = self.work.ctx;
+        let EventCtx { qp, burst, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
         let new_key = NewKey {
             key: slot.rkey_or_qkey,
@@ -621,9 +621,9 @@ impl RequesterEnv for Env<'_> {
             access: slot.swap,
         };
         match slot.op {
-            SendOp::LocalInv => mrs.invalidate(rcu, by, slot.imm_or_key),
-            SendOp::BindMw => mrs.bind(rcu, by, &new_key),
-            SendOp::RegMr => mrs.fast_reg(rcu, by, &new_key),
+            SendOp::LocalInv => mrs.invalidate(burst, by, slot.imm_or_key),
+            SendOp::BindMw => mrs.bind(burst, by, &new_key),
+            SendOp::RegMr => mrs.fast_reg(burst, by, &new_key),
             _ => Err(Fault::Malformed),
         }
     }

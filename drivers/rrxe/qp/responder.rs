@@ -282,8 +282,8 @@ impl Half for RecvSide {
     }
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {
-        let rcu = BurstGuard::enter();
-        let ctx = EventCtx::now(qp, &rcu);
+        let burst = BurstGuard::enter();
+        let ctx = EventCtx::now(qp, &burst);
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let is_failed = self.responder.is_failed();
         let progress = self.with(ctx, Some(batch), completions, |responder, env| {
@@ -319,7 +319,7 @@ impl Env<'_> {
         let list = self.current.segments.get(..self.current.num_sge);
         Ok(Segments {
             mrs: &self.ctx.qp.device.tables.mrs,
-            burst: self.ctx.rcu,
+            burst: self.ctx.burst,
             pd: srq.map_or(self.ctx.qp.pd, |srq| srq.pd),
             list: list.ok_or(Fault::Malformed)?,
         })
@@ -328,7 +328,7 @@ impl Env<'_> {
     /// XRC: returns the shared receive queue that the current packet names.
     fn xrc_srq(&self, srqn: u32) -> Result<ArcBorrow<'_, Srq>, Fault> {
         let domain = self.ctx.qp.xrc_domain.ok_or(Fault::Protection)?;
-        let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.rcu);
+        let srq = self.ctx.qp.device.tables.srqs.get(srqn, self.ctx.burst);
         srq.filter(|srq| srq.xrc_domain == Some(domain))
             .ok_or(Fault::Protection)
     }
@@ -353,9 +353,9 @@ impl Env<'_> {
         len: u32,
         wants: RemoteAccess,
     ) -> Result<Span<'_>, Fault> {
-        let EventCtx { qp, rcu, .. } = self.ctx;
+        let EventCtx { qp, burst, .. } = self.ctx;
         let mrs = &qp.device.tables.mrs;
-        mrs.remote(rcu, qp.keys(pd), rkey, va, len, wants)
+        mrs.remote(burst, qp.keys(pd), rkey, va, len, wants)
     }
 }
 
@@ -426,12 +426,12 @@ impl ResponderEnv for Env<'_> {
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
         let mrs = &self.ctx.qp.device.tables.mrs;
-        mrs.flush(self.ctx.rcu, self.remote_pd()?, rkey, flush)
+        mrs.flush(self.ctx.burst, self.remote_pd()?, rkey, flush)
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
         let mrs = &self.ctx.qp.device.tables.mrs;
-        mrs.invalidate(self.ctx.rcu, self.ctx.qp.keys(self.remote_pd()?), rkey)
+        mrs.invalidate(self.ctx.burst, self.ctx.qp.keys(self.remote_pd()?), rkey)
     }
 
     fn complete_recv(&mut self, completion: RecvCompletion) {
@@ -468,7 +468,7 @@ impl ResponderEnv for Env<'_> {
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
                 cqe.vlan_id = incoming
-                    .vlan_id(&qp.device, self.ctx.rcu)
+                    .vlan_id(&qp.device, self.ctx.burst)
                     .unwrap_or(abi::NO_VLAN);
                 cqe.network_hdr_type = match skb.source() {
                     IpAddr::V4(_) => wc::NETWORK_IPV4,
@@ -529,11 +529,12 @@ impl ResponderEnv for Env<'_> {
         if self.transmitter.send_zero_copy(packet, count, reference) {
             return (count, Ok(()));
         }
-        let EventCtx { qp, rcu, .. } = self.ctx;
+        let EventCtx { qp, burst, .. } = self.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(pd));
         // Looks up the key only once.
         let whole = len.checked_mul(count).ok_or(Fault::Length);
-        let span = whole.and_then(|whole| mrs.remote(rcu, by, rkey, va, whole, RemoteAccess::Read));
+        let span =
+            whole.and_then(|whole| mrs.remote(burst, by, rkey, va, whole, RemoteAccess::Read));
         match span {
             // Most responses are alone, and cheaper without a burst.
             Ok(span) if count == 1 => {

@@ -93,11 +93,11 @@ pub(crate) struct RxBatch<'a> {
     pub(crate) prefix: LastPrefix,
     /// SIMD context for copying and checksums. Not held while other work is done.
     pub(crate) vector: &'a Vector,
-    pub(crate) rcu: &'a BurstGuard,
+    pub(crate) burst: &'a BurstGuard,
 }
 
 impl<'a> RxBatch<'a> {
-    pub(crate) fn new(vector: &'a Vector, rcu: &'a BurstGuard) -> Self {
+    pub(crate) fn new(vector: &'a Vector, burst: &'a BurstGuard) -> Self {
         Self {
             qp: None,
             recv: BatchHalf::default(),
@@ -108,7 +108,7 @@ impl<'a> RxBatch<'a> {
             cnp: None,
             prefix: LastPrefix::default(),
             vector,
-            rcu,
+            burst,
         }
     }
 
@@ -137,10 +137,10 @@ impl<'a> RxBatch<'a> {
     ) -> &mut BatchHalf<'a, H> {
         if H::of_batch(self).locked.is_none() {
             self.unlock(qp);
-            let rcu = self.rcu;
+            let burst = self.burst;
             let half = lock_bh(H::side(arc_borrow_ref(qp)));
             let path = half.tx().path.as_ref();
-            let path = path.filter(|path| incoming.is_from_peer_of(path, &qp.device, rcu));
+            let path = path.filter(|path| incoming.is_from_peer_of(path, &qp.device, burst));
             let from_peer = path.is_some();
             let unproven =
                 path.is_some_and(|path| qp.is_reliable() && incoming.update_elision(&path.elision));
@@ -194,7 +194,7 @@ impl<'a> RxBatch<'a> {
         self.bytes = self.bytes.wrapping_add(incoming.ip_len());
         if incoming.packet.operation == Operation::Cnp {
             self.unlock(qp);
-            Qp::receive_cnp(qp, incoming, self.rcu);
+            Qp::receive_cnp(qp, incoming, self.burst);
         } else if incoming.packet.is_response() {
             self.deliver_to::<SendSide>(qp, incoming);
         } else {
@@ -205,7 +205,7 @@ impl<'a> RxBatch<'a> {
     /// Handles a packet in the half that it is for.
     #[inline]
     fn deliver_to<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) {
-        let (vector, rcu) = (self.vector, self.rcu);
+        let (vector, burst) = (self.vector, self.burst);
         let state = self.lock::<H>(qp, incoming);
         let is_accepted = state.from_peer || H::IS_RECV && !qp.qp_type.is_connected();
         let (Some(half), work) = (&mut state.locked, &mut state.work) else {
@@ -223,7 +223,7 @@ impl<'a> RxBatch<'a> {
         let half: &mut H = half;
         let cnp = PendingCnp::of(incoming, half);
         half.expire_buffered(incoming.now);
-        let mut ctx = EventCtx::of(&qp, incoming, rcu);
+        let mut ctx = EventCtx::of(&qp, incoming, burst);
         let mut outcome = half.handle_packet(incoming, ctx, &mut work.completions);
         // The core is also told if the buffer has become empty: of two packets with one PSN that
         // differ, none is kept.
@@ -247,7 +247,7 @@ impl<'a> RxBatch<'a> {
             self.cnp = cnp;
         }
         if outcome.fatal {
-            // The flushed work requests complete before any later packet is handled.
+            // The queue pair enters the Error state before any later packet is handled.
             self.finish();
         }
     }
@@ -261,7 +261,7 @@ impl<'a> RxBatch<'a> {
         };
         if let Some(cnp) = self.cnp.take() {
             self.unlock(qp);
-            qp.send_cnp(&cnp, take(&mut self.marked), self.rcu);
+            qp.send_cnp(&cnp, take(&mut self.marked), self.burst);
         }
         let (packets, bytes) = (take(&mut self.packets), take(&mut self.bytes));
         qp.with_counters(|counters| {
@@ -301,7 +301,7 @@ fn deliver_buffered<H: Half>(
             continue;
         };
         let again = RxPacket::of(&packet, datagram, None, ctx.now);
-        let again_ctx = EventCtx::of(ctx.qp, &again, ctx.rcu);
+        let again_ctx = EventCtx::of(ctx.qp, &again, ctx.burst);
         let more = half.handle_packet(&again, again_ctx, &mut work.completions);
         outcome.merge(more);
         if more.buffer {
@@ -320,10 +320,10 @@ impl Qp {
     pub(crate) fn receive_one(
         this: ArcBorrow<'_, Self>,
         incoming: &RxPacket<'_>,
-        rcu: &BurstGuard,
+        burst: &BurstGuard,
     ) {
         let vector = Vector::default();
-        let mut batch = RxBatch::new(&vector, rcu);
+        let mut batch = RxBatch::new(&vector, burst);
         batch.deliver(this, incoming);
         batch.finish();
     }
@@ -331,11 +331,11 @@ impl Qp {
     /// Handles a packet that came without an ICRC and was modified on its way. The caller must hold
     /// no lock.
     #[cold]
-    pub(crate) fn on_modified_packet(&self, skb: &RxSkb, arrival: Arrival<'_>, rcu: &BurstGuard) {
+    pub(crate) fn on_modified_packet(&self, skb: &RxSkb, arrival: Arrival<'_>, burst: &BurstGuard) {
         let path = lock_bh(&self.recv).tx.path.clone();
         let is_from_peer = |path: &Arc<Path>| {
             path.is_from_peer(skb.source(), skb.destination())
-                && self.device.is_at_path(arrival, path, rcu)
+                && self.device.is_at_path(arrival, path, burst)
         };
         if let Some(path) = path.filter(is_from_peer) {
             path.elision.on_modified();

@@ -44,20 +44,20 @@ const EVENTS: [QpEvent; 6] = [
 
 impl<'a> EventCtx<'a> {
     /// Returns the context of an event without a packet, at the current time.
-    pub(super) fn now(qp: &'a Qp, rcu: &'a BurstGuard) -> Self {
+    pub(super) fn now(qp: &'a Qp, burst: &'a BurstGuard) -> Self {
         Self {
             qp,
-            rcu,
+            burst,
             now: monotonic_ns(),
             incoming: None,
         }
     }
 
     /// Returns the context of a received packet.
-    pub(super) fn of(qp: &'a Qp, incoming: &'a RxPacket<'a>, rcu: &'a BurstGuard) -> Self {
+    pub(super) fn of(qp: &'a Qp, incoming: &'a RxPacket<'a>, burst: &'a BurstGuard) -> Self {
         Self {
             qp,
-            rcu,
+            burst,
             now: incoming.now,
             incoming: Some(incoming),
         }
@@ -167,7 +167,7 @@ impl Qp {
             }
         }
         let lost = Self::report(this, work.completions, H::cq(qp));
-        // If there is a turn but no round, the softirq takes the turn.
+        // If there is a turn but no round, the work item takes the turn.
         if let (Some(turn), Some(round)) = (turn, &mut round) {
             let more = Self::end_round::<H>(this, round);
             if let Some(turn) = turn.end_round(more) {
@@ -249,8 +249,8 @@ impl Qp {
                 }
                 let is_last = left == 0 || !(round.more || round.blocked);
                 if is_last {
-                    let rcu = BurstGuard::enter();
-                    end(&mut side, EventCtx::now(qp, &rcu), &mut round.completions);
+                    let burst = BurstGuard::enter();
+                    end(&mut side, EventCtx::now(qp, &burst), &mut round.completions);
                 }
                 is_last
             };
@@ -458,8 +458,8 @@ impl Qp {
         Self: SerialTask<WORK>,
     {
         let mut half = lock_bh(H::side(arc_borrow_ref(this)));
-        let rcu = BurstGuard::enter();
-        let ctx = EventCtx::now(arc_borrow_ref(this), &rcu);
+        let burst = BurstGuard::enter();
+        let ctx = EventCtx::now(arc_borrow_ref(this), &burst);
         half.expire_buffered(ctx.now);
         if half.next_timeout().is_none_or(|at| at > ctx.now) {
             return Self::unlock(this, half);

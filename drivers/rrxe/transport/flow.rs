@@ -75,7 +75,7 @@ impl<'a> FlowTemplate<'a> {
         tos: u8,
         ctx: EventCtx<'_>,
     ) -> Option<Self> {
-        let rcu = ctx.rcu;
+        let rcu = ctx.burst;
         let route = path.route(&ctx.qp.device, source_port, rcu)?;
         let dev = route.device(rcu);
         let (is_veth, is_captured) = (route.is_over_veth(), dev.is_captured(rcu));

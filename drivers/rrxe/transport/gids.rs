@@ -7,7 +7,10 @@
 //! interface. A packet belongs to the interface that received its frame, or, if it came from this
 //! host, to the addresses of a namespace or of a VRF.
 
-use super::{path::Path, sockets::Sockets};
+use super::{
+    path::Path,
+    sockets::{Sockets, ERRORS},
+};
 use crate::{module_state, verbs::device::DeviceState};
 use kernel::{
     prelude::*,
@@ -118,7 +121,7 @@ impl DeviceState {
         let state = module_state().ok_or(ENODEV)?;
         let mut shares = self.gid_shares.lock();
         shares.reserve(1, GFP_KERNEL)?;
-        let share = Sockets::share(&state.sockets, gid.netdev)?;
+        let share = Sockets::share(&state.sockets, gid.netdev, Some(&ERRORS))?;
         shares.push_within_capacity((gid.index, share))?;
         self.gids.lock().push(0, entry);
         Ok(())

@@ -10,48 +10,36 @@
 
 use super::rx::device_on;
 use crate::{counters::Counter, limits::ROCE_UDP_PORT};
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        rcu,
-    },
-};
+use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{
     net::{ForwardedPacket, LocalPacket, NetDevice, Outgoing},
-    time::monotonic_ns,
+    time::LogLimit,
 };
-
-/// Nanoseconds between two log messages.
-const BETWEEN_LINES: u64 = 60_000_000_000;
 
 /// The guard of all namespaces.
 pub(crate) struct Guard {
-    /// Earliest time of the next log message.
-    next_line: Atomic<u64>,
+    messages: LogLimit,
 }
 
 impl Guard {
     pub(crate) fn new() -> Self {
         Self {
-            next_line: Atomic::new(0),
+            messages: LogLimit::new(),
         }
     }
 
-    /// Counts a refused datagram at the device on this network device. Returns whether to log it.
-    fn count(&self, holder: Option<&NetDevice>) -> bool {
+    /// Counts a refused datagram at the device on this network device.
+    fn count(holder: Option<&NetDevice>) {
         let rcu = rcu::read_lock();
         if let Some(device) = holder.and_then(|netdev| device_on(netdev, &rcu)) {
             device.data().counters.count(Counter::RefusedLocally);
         }
-        let (now, next) = (monotonic_ns(), self.next_line.load(Relaxed));
-        let later = now.saturating_add(BETWEEN_LINES);
-        now >= next && self.next_line.cmpxchg(next, later, Relaxed).is_ok()
     }
 
     #[cold]
     fn refused(&self, packet: &LocalPacket<'_>) {
-        if self.count(packet.source_holder().as_deref()) {
+        Self::count(packet.source_holder().as_deref());
+        if self.messages.may_print() {
             pr_warn!(
                 "user {} sent a datagram to UDP port {}, which could pass for a packet of ours: refused; give the program CAP_NET_RAW if it may, or load rrxe with local_guard=0\n",
                 packet.owner(),
@@ -62,7 +50,8 @@ impl Guard {
 
     #[cold]
     fn refused_to_forward(&self, holder: &NetDevice) {
-        if self.count(Some(holder)) {
+        Self::count(Some(holder));
+        if self.messages.may_print() {
             pr_warn!(
                 "a forwarded datagram to UDP port {} has an address of {} after source NAT, so it could pass for a packet of ours: dropped; exclude the port from source NAT, or load rrxe with local_guard=0\n",
                 ROCE_UDP_PORT,

@@ -81,10 +81,10 @@ impl LocalQueue {
 
     /// Ends the admission of queue pairs. On return, no queue pair waits, and only the counting of
     /// packets that leave continues. Sleeps.
-    pub(crate) fn close(&self) {
-        self.admission.close();
+    pub(crate) fn close(this: &Arc<Self>) {
+        SerialWork::close(this.as_arc_borrow());
         loop {
-            let next = lock_irqsave(&self.state).waiters.pop_front();
+            let next = lock_irqsave(&this.state).waiters.pop_front();
             if next.is_none() {
                 break;
             }

@@ -161,7 +161,7 @@ impl LoopbackEntry {
             PayloadSource::Arena(start) => (None, *start as u64),
             PayloadSource::Region(reference) => {
                 let len = u64::from(self.packet.payload.len()).wrapping_mul(self.count.into());
-                let (memory, start) = mrs.pinned(receiver.rcu, reference, len)?;
+                let (memory, start) = mrs.pinned(receiver.burst, reference, len)?;
                 (Some(memory), start)
             }
         };

@@ -35,8 +35,8 @@ use rrxe_core::{
     Packet, Service, MAX_HEADER,
 };
 
-/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A softirq
-/// sends anything beyond that.
+/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A work
+/// item sends anything beyond that.
 const MAX_NESTING: u64 = 2;
 
 /// The queue pair number of the general services interface.
@@ -143,22 +143,20 @@ impl<'a> Reception<'a> {
         Arrival::Stack(self.dev)
     }
 
-    /// Returns the RDMA device that counts the packet: that of the interface which received it, or,
-    /// for a packet of this host, of the interface with its destination address.
-    fn device(&self) -> Option<DeviceRef<Rrxe>> {
-        let rcu = self.batch.rcu;
-        if self.dev.is_loopback() || self.dev.is_vrf() {
-            let net = self.dev.net(rcu);
-            let holder = net.device_of_address(&self.skb.destination())?;
-            return device_on(&holder, rcu);
-        }
-        device_on(self.dev, rcu)
-    }
-
-    /// Counts a datagram that reached no queue pair.
+    /// Counts a datagram that reached no queue pair at the device of the interface which received
+    /// it, or, for a packet of this host, of the interface with its destination address.
     fn count(&self, counter: Counter) {
-        if let Some(device) = self.device() {
-            device.data().counters.count(counter);
+        let rcu = self.batch.burst;
+        if !self.dev.is_loopback() && !self.dev.is_vrf() {
+            if let Some(device) = device_on(self.dev, rcu) {
+                device.data().counters.count(counter);
+            }
+            return;
+        }
+        let (arrival, destination) = (self.arrival(), self.skb.destination());
+        let mut devices = self.tables.gsis.iter(rcu).map(|gsi| &gsi.qp.device);
+        if let Some(device) = devices.find(|device| device.has_gid(arrival, &destination, rcu)) {
+            device.counters.count(counter);
         }
     }
 
@@ -253,8 +251,8 @@ impl<'a> Reception<'a> {
             Some(Ok(())) => return true,
             Some(Err(NO_ICRC)) => {
                 self.batch.finish();
-                if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, self.batch.rcu) {
-                    qp.on_modified_packet(self.skb, self.arrival(), self.batch.rcu);
+                if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, self.batch.burst) {
+                    qp.on_modified_packet(self.skb, self.arrival(), self.batch.burst);
                 }
                 Counter::BadIcrc
             }
@@ -276,7 +274,7 @@ impl<'a> Reception<'a> {
         if self.is_special(packet) {
             return self.count(counter);
         }
-        match self.tables.qps.get(packet.bth.dest_qpn, self.batch.rcu) {
+        match self.tables.qps.get(packet.bth.dest_qpn, self.batch.burst) {
             Some(qp) => qp.count(counter),
             None if counter == Counter::CnpsIgnored => self.count(counter),
             None => self.count(Counter::UnknownNumber),
@@ -297,7 +295,7 @@ impl<'a> Reception<'a> {
         if self.is_special(packet) {
             return None;
         }
-        let rcu = self.batch.rcu;
+        let rcu = self.batch.burst;
         let qp = self.tables.qps.get(packet.bth.dest_qpn, rcu)?;
         let (arrival, destination) = (self.arrival(), self.skb.destination());
         let is_ud = packet.bth.opcode.service() == Some(Service::Ud);
@@ -309,7 +307,7 @@ impl<'a> Reception<'a> {
     /// Returns QP1 of the device on which the connection manager listens at the packet's
     /// destination: the first one in its list that has the address.
     fn gsi(&self) -> Option<&'a Gsi> {
-        let (arrival, rcu) = (self.arrival(), self.batch.rcu);
+        let (arrival, rcu) = (self.arrival(), self.batch.burst);
         let (destination, net) = (self.skb.destination(), self.dev.net(rcu));
         let listens = |gsi: &&Gsi| {
             let device = &gsi.qp.device;
@@ -327,7 +325,7 @@ impl<'a> Reception<'a> {
     #[cold]
     fn special(&mut self, incoming: &RxPacket<'_>) -> bool {
         self.batch.finish();
-        let (bth, rcu) = (&incoming.packet.bth, self.batch.rcu);
+        let (bth, rcu) = (&incoming.packet.bth, self.batch.burst);
         let mut taken = false;
         let mut deliver = |qp: &Arc<Qp>| {
             taken = true;
@@ -336,9 +334,12 @@ impl<'a> Reception<'a> {
         let destination = self.skb.destination();
         match (destination.is_multicast(), bth.dest_qpn) {
             (true, multicast::QPN) if bth.opcode.service() == Some(Service::Ud) => {
-                for gsi in self.tables.gsis.iter(rcu) {
-                    let device = &gsi.qp.device;
-                    if device.receives(self.arrival(), &destination, rcu) {
+                // Groups are joined on the link's network device, in its namespace. Each interface
+                // above it receives a copy of its own.
+                let net = self.dev.net(rcu).cookie();
+                if let Some(device) = device_on(self.dev, rcu) {
+                    let device = device.data();
+                    if device.netdev.net(rcu).cookie() == net {
                         let members = device.multicast.members_of(&destination, rcu);
                         members.for_each(&mut deliver);
                     }
@@ -384,7 +385,7 @@ impl UdpReceive for Receiver {
 }
 
 impl DeviceState {
-    /// Returns whether deliveries on this CPU are nested so deeply that a softirq must send further
+    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send further
     /// packets.
     #[inline]
     pub(crate) fn is_deeply_nested(&self) -> bool {
@@ -427,7 +428,7 @@ impl DeviceState {
         let mut packet = packet.map_err(|_| Counter::Malformed)?;
         let number = packet.bth.dest_qpn;
         let find = || {
-            let found = self.tables.qps.get(number, rx_batch.rcu);
+            let found = self.tables.qps.get(number, rx_batch.burst);
             found.filter(|qp| core::ptr::eq(&*qp.device, self))
         };
         let qp = rx_batch.last(number).or_else(find);

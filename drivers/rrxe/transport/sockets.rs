@@ -14,6 +14,10 @@ use linux_rdma::net::{
     hook_outgoing, open_udp_tunnel, InNamespace, InterfaceId, IpVersion, NetDevice, NetExit,
     NetNsCookie, NetRef,
 };
+use linux_rdma::time::LogLimit;
+
+/// Limits the errors for interfaces that change by themselves.
+pub(super) static ERRORS: LogLimit = LogLimit::new();
 
 /// The sockets of a namespace, outside of VRFs or in one of them.
 struct Entry {
@@ -100,13 +104,18 @@ impl Sockets {
     }
 
     /// Returns a share of the sockets of a network device's namespace and VRF. Returns `EADDRINUSE`
-    /// if another socket has the port, and logs errors.
-    pub(crate) fn share(this: &Arc<Self>, netdev: &NetDevice) -> Result<SocketShare> {
+    /// if another socket has the port. Logs errors; an error that root of a container can cause
+    /// again and again, only once a minute (`limit`).
+    pub(crate) fn share(
+        this: &Arc<Self>,
+        netdev: &NetDevice,
+        limit: Option<&LogLimit>,
+    ) -> Result<SocketShare> {
         let mut open = this.open.lock();
         // Under the lock, so that `follow` sees later moves.
         let (interface, vrf) = place_of(netdev);
         open.uses.reserve(1, GFP_KERNEL)?;
-        let result = this.open_for(&mut open, netdev, vrf);
+        let result = this.open_for(&mut open, netdev, vrf, limit);
         open.made = open.made.wrapping_add(1);
         let share = open.made;
         if result.is_ok() {
@@ -139,24 +148,36 @@ impl Sockets {
         }
         if has_moved {
             // An error is in the log. The device receives nothing until it moves again.
-            let _ = self.open_for(&mut open, netdev, vrf);
+            let _ = self.open_for(&mut open, netdev, vrf, Some(&ERRORS));
             open.close_unused();
         }
     }
 
     /// Opens the sockets that a network device in a VRF (or not, if that is 0) needs, unless they
     /// are open.
-    fn open_for(&self, open: &mut Open, netdev: &NetDevice, vrf: u32) -> Result {
-        self.open_at(open, netdev, 0)?;
+    fn open_for(
+        &self,
+        open: &mut Open,
+        netdev: &NetDevice,
+        vrf: u32,
+        limit: Option<&LogLimit>,
+    ) -> Result {
+        self.open_at(open, netdev, 0, limit)?;
         match vrf {
             0 => Ok(()),
-            vrf => self.open_at(open, netdev, vrf),
+            vrf => self.open_at(open, netdev, vrf, limit),
         }
     }
 
     /// Opens the sockets of a VRF, or outside of VRFs, in the namespace of a network device, unless
     /// they are open.
-    fn open_at(&self, open: &mut Open, netdev: &NetDevice, vrf: u32) -> Result {
+    fn open_at(
+        &self,
+        open: &mut Open,
+        netdev: &NetDevice,
+        vrf: u32,
+        limit: Option<&LogLimit>,
+    ) -> Result {
         let net = netdev.get_net().ok_or(ENODEV)?;
         let namespace = net.cookie();
         let place = Place { namespace, vrf };
@@ -165,6 +186,9 @@ impl Sockets {
         }
         open.entries.reserve(1, GFP_KERNEL)?;
         let entry = self.bind(&net, place).inspect_err(|&e| {
+            if limit.is_some_and(|limit| !limit.may_print()) {
+                return;
+            }
             let dev = netdev.name();
             let place = if vrf == 0 { "network namespace" } else { "VRF" };
             if is_address_in_use(e) {

@@ -57,7 +57,7 @@ impl Transport {
     #[inline]
     pub(crate) fn select(self, ctx: EventCtx<'_>, peer: u32, is_idle: bool) -> Self {
         let device = &ctx.qp.device;
-        let peer = device.tables.qps.get(peer, ctx.rcu);
+        let peer = device.tables.qps.get(peer, ctx.burst);
         let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, device));
         if is_same_device && (self != Self::Stack || is_idle) {
             Self::Loopback
@@ -281,7 +281,7 @@ impl<'a> Transmitter<'a> {
         batch: &'a mut TxBatch,
         select: impl FnOnce() -> Transport,
     ) -> Transport {
-        let (EventCtx { qp, rcu, .. }, tx) = (self.ctx, self.tx);
+        let (EventCtx { qp, burst: rcu, .. }, tx) = (self.ctx, self.tx);
         if let Some(path) = &tx.path {
             self.template = FlowTemplate::connected(path, tx.source_port, self.ctx);
         }
@@ -323,7 +323,7 @@ impl<'a> Transmitter<'a> {
         let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) else {
             return false;
         };
-        let (mrs, rcu) = (&self.ctx.qp.device.tables.mrs, self.ctx.rcu);
+        let (mrs, rcu) = (&self.ctx.qp.device.tables.mrs, self.ctx.burst);
         let whole = packet.payload.len().checked_mul(count);
         let whole = whole.filter(|len| *len >= MIN_ZERO_COPY);
         let reference = whole.and_then(|len| {

@@ -436,7 +436,7 @@ pub(crate) struct CqHandle(pub(crate) Arc<Cq>);
 impl Drop for CqHandle {
     /// DESTROY_CQ.
     fn drop(&mut self) {
-        self.0.notification.close();
+        SerialWork::close(self.0.as_arc_borrow());
         let old = lock_irqsave(&self.0.queue).ring.take();
         // Unpinning may sleep, so it happens without the lock.
         drop(old);

@@ -6,7 +6,6 @@ use super::multicast::Groups;
 use crate::{
     config::Config,
     counters::Counters,
-    qp::Qp,
     tables::Tables,
     transport::{
         gids::{self, Gids},
@@ -27,7 +26,7 @@ use kernel::{
 use linux_rdma::{
     net::NetDevice,
     random,
-    sync::{BurstArc, IndexPool, Nesting},
+    sync::{IndexPool, Nesting},
 };
 
 /// A device: one port on one network device.
@@ -53,8 +52,6 @@ pub(crate) struct DeviceState {
     /// The GID table.
     #[pin]
     pub(crate) gids: Gids,
-    /// QP1.
-    pub(crate) gsi: BurstArc<Qp>,
     #[pin]
     pub(crate) multicast: Groups,
     bad_pkeys: Atomic<u64>,
@@ -91,7 +88,6 @@ impl DeviceState {
                 sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),
                 gids <- gids::new_list(),
-                gsi: BurstArc::empty(),
                 multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),

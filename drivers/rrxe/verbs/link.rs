@@ -38,7 +38,7 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
         return Err(EEXIST);
     }
     let state = module_state().ok_or(ENODEV)?;
-    let share = Sockets::share(&state.sockets, netdev)?;
+    let share = Sockets::share(&state.sockets, netdev, None)?;
     let data = DeviceState::new(&state, netdev, share)?;
     let guid = data.guid;
     let vectors = num_possible_cpus();

@@ -98,7 +98,7 @@ impl Drop for SrqHandle {
             srqs.withdraw(index);
         }
         let consumer = lock_bh(&self.srq.queue).consumer.take();
-        self.srq.event_work.close();
+        SerialWork::close(self.srq.as_arc_borrow());
         // Unpins the ring, which may sleep.
         drop(consumer);
         if let Some(index) = self.index {
