@@ -411,7 +411,8 @@ def _children(fabric, kind):
     fabric.end("a", "child", addresses(1, 1), on="a0")
     fabric.end("b", "b0", addresses(1, 2))
     fabric.programs()
-    fabric.stranger("container", "c", 1, addresses(1, 3))
+    # The address of the child in the container is a GID of the device below.
+    fabric.stranger("container", "c", 1, addresses(1, 3), is_guarded=True)
     fabric.other_segment()
     return ()
 
