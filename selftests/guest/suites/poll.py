@@ -612,7 +612,7 @@ GET_CONTEXT = 0
 def get_context(path, driver_part):
     """Opens a context of a device file by hand.
 
-    Returns 0 or the errno, and the features that the kernel reports.
+    Returns 0 or the errno, and whether the kernel polls (`POLLED`, or 0).
     """
     response = ctypes.create_string_buffer(24)
     size = 16 + len(driver_part)
@@ -624,7 +624,7 @@ def get_context(path, driver_part):
         return why.errno, None
     finally:
         os.close(file)
-    return 0, struct.unpack_from("=Q", response, 8)[0]
+    return 0, struct.unpack_from("=Q", response, 8)[0] & POLLED
 
 
 def uverbs():
