@@ -46,12 +46,19 @@ pub trait SerialTask<const ID: u64 = 0>: HasSerialWork<ID> {
     /// Number of rounds after which the work item continues, behind other work.
     const ROUNDS: u32 = 16;
 
-    /// Returns the queue of the work item for what is left to do now. The queue must be open as
-    /// long as the work can be started. `None`, the default, is a softirq (`system_bh_wq`). If
-    /// there is a queue, [`Turn::run`] does nothing in softirqs.
-    fn queue(_this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
+    /// Returns the queue of the work item, which must be open as long as the work can be started.
+    /// `None`, the default, is a softirq (`system_bh_wq`).
+    fn queue() -> Option<&'static ModuleWorkqueue> {
         None
     }
+
+    /// Returns whether softirqs must not do what is left to do now.
+    fn avoids_softirqs(_this: ArcBorrow<'_, Self>) -> bool {
+        false
+    }
+
+    /// Has the work started again outside of softirqs, which avoids them. Any context.
+    fn restart(_this: ArcBorrow<'_, Self>) {}
 
     /// Does a part of the work; `kinds` were marked since the previous round. Returns whether more
     /// is left to do.
@@ -220,11 +227,11 @@ pub struct Turn<'a, T: SerialTask<ID>, const ID: u64 = 0>(ArcBorrow<'a, T>);
 
 impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
     /// Does the work. The work item takes the turn if the work is not finished after
-    /// [`SerialTask::ROUNDS`] rounds, or must not be done in a softirq.
+    /// [`SerialTask::ROUNDS`] rounds. If softirqs must not do it, it is started again elsewhere.
     pub fn run(self) {
         let mut turn = self;
         for _ in 0..T::ROUNDS {
-            if T::queue(turn.0).is_some() && in_serving_softirq() {
+            if in_serving_softirq() && T::avoids_softirqs(turn.0) {
                 return;
             }
             let state = &turn.0.serial_work().state;
@@ -256,8 +263,13 @@ impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
 impl<T: SerialTask<ID>, const ID: u64> Drop for Turn<'_, T, ID> {
     fn drop(&mut self) {
         let this = self.0;
+        if T::avoids_softirqs(this) && T::queue().is_none() {
+            this.serial_work().state.xchg(0, Full);
+            T::restart(this);
+            return;
+        }
         // The work item is not queued yet, since only the owner of the turn queues it.
-        let queued = match T::queue(this) {
+        let queued = match T::queue() {
             Some(queue) => queue.enqueue::<Arc<T>, ID>(this.into()),
             None => workqueue::system_bh()
                 .enqueue::<Arc<T>, ID>(this.into())

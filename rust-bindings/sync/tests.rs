@@ -56,8 +56,9 @@ mod cases {
 
     #[test]
     fn interrupts_are_restored() -> Result {
-        let new = |value| KBox::pin_init(new_spinlock!(value), GFP_KERNEL);
-        let (outer, inner) = (new(1)?, new(2)?);
+        // Two classes for lockdep, one for each macro.
+        let outer = KBox::pin_init(new_spinlock!(1), GFP_KERNEL)?;
+        let inner = KBox::pin_init(new_spinlock!(2), GFP_KERNEL)?;
         assert!(!irqs_disabled());
         let mut first = lock_irqsave(&outer);
         assert!(irqs_disabled());

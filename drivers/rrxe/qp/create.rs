@@ -8,7 +8,7 @@ use super::{
     post::Poster,
     requester::SendSide,
     responder::RecvSide,
-    schedule::{EVENT_WORK, RECV_WORK, SEND_WORK, TIMER_WORK},
+    schedule::{EVENT_WORK, FLUSH_WORK, RECV_WORK, SEND_WORK, TIMER_WORK},
     service,
     state::State,
     Qp, QpHandle,
@@ -218,6 +218,7 @@ impl Qp {
                 notification_point <- new_spinlock!(NotificationPoint::default(), "rrxe_qp_notification"),
                 timer <- SoftTimer::new(),
                 timer_work <- SerialWork::new(c"rrxe_qp_timer", static_lock_class!()),
+                flush_work <- SerialWork::new(c"rrxe_qp_flush", static_lock_class!()),
                 event_work <- SerialWork::new(c"rrxe_qp_event", static_lock_class!()),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -248,6 +249,7 @@ impl Drop for QpHandle {
         SerialWork::<Qp, RECV_WORK>::close(qp.as_arc_borrow());
         SoftTimer::<Qp>::cancel_sync(qp.as_arc_borrow());
         SerialWork::<Qp, TIMER_WORK>::close(qp.as_arc_borrow());
+        SerialWork::<Qp, FLUSH_WORK>::close(qp.as_arc_borrow());
         SerialWork::<Qp, EVENT_WORK>::close(qp.as_arc_borrow());
         // No side adds completions from here on.
         for cq in [&qp.send_cq, &qp.recv_cq] {

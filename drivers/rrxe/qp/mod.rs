@@ -124,6 +124,9 @@ pub(crate) struct Qp {
     /// Handles the timeouts of both sides.
     #[pin]
     timer_work: SerialWork<Qp, { schedule::TIMER_WORK }>,
+    /// Flushes both queues.
+    #[pin]
+    flush_work: SerialWork<Qp, { schedule::FLUSH_WORK }>,
     /// Reports asynchronous events, which consumers expect in process context.
     #[pin]
     event_work: SerialWork<Qp, { schedule::EVENT_WORK }>,
@@ -134,6 +137,7 @@ impl_has_serial_work! {
     impl HasSerialWork<{ schedule::RECV_WORK }> for Qp { self.recv_work }
     impl HasSerialWork<{ schedule::EVENT_WORK }> for Qp { self.event_work }
     impl HasSerialWork<{ schedule::TIMER_WORK }> for Qp { self.timer_work }
+    impl HasSerialWork<{ schedule::FLUSH_WORK }> for Qp { self.flush_work }
 }
 
 kernel::list::impl_list_arc_safe! {

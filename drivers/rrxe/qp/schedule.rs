@@ -31,6 +31,7 @@ pub(super) const SEND_WORK: u64 = 0;
 pub(super) const RECV_WORK: u64 = 1;
 pub(super) const EVENT_WORK: u64 = 2;
 pub(super) const TIMER_WORK: u64 = 3;
+pub(super) const FLUSH_WORK: u64 = 4;
 
 /// Events, in the order of their bits in `Qp::event_work`.
 const EVENTS: [QpEvent; 6] = [
@@ -322,12 +323,11 @@ impl Qp {
         Self::kick_recv(this);
     }
 
-    /// Returns the queue of a side's work item. Many queue pairs can fail at one time, each with
-    /// thousands of outstanding work requests. Softirqs would flush all of them before any program
-    /// runs again.
-    fn side_queue(&self) -> Option<&'static ModuleWorkqueue> {
-        let flushes = matches!(self.state.get(), QpState::Error | QpState::Sqe);
-        flushes.then_some(&FLUSH_QUEUE)
+    /// Returns whether the rounds of a side flush its queue. Many queue pairs can fail at one time,
+    /// each with thousands of outstanding work requests. Softirqs would flush all of them before
+    /// any program runs again.
+    fn is_flushing(&self) -> bool {
+        matches!(self.state.get(), QpState::Error | QpState::Sqe)
     }
 
     /// Completes the work requests that were posted before the consumer ends the Send Queue Error
@@ -376,8 +376,12 @@ impl SerialTask<SEND_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
 
     #[inline]
-    fn queue(this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
-        this.side_queue()
+    fn avoids_softirqs(this: ArcBorrow<'_, Self>) -> bool {
+        this.is_flushing()
+    }
+
+    fn restart(this: ArcBorrow<'_, Self>) {
+        SerialWork::<Self, FLUSH_WORK>::queue(this, 0);
     }
 
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
@@ -389,8 +393,12 @@ impl SerialTask<RECV_WORK> for Qp {
     const ROUNDS: u32 = path::BATCHES;
 
     #[inline]
-    fn queue(this: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
-        this.side_queue()
+    fn avoids_softirqs(this: ArcBorrow<'_, Self>) -> bool {
+        this.is_flushing()
+    }
+
+    fn restart(this: ArcBorrow<'_, Self>) {
+        SerialWork::<Self, FLUSH_WORK>::queue(this, 0);
     }
 
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
@@ -399,7 +407,7 @@ impl SerialTask<RECV_WORK> for Qp {
 }
 
 impl SerialTask<EVENT_WORK> for Qp {
-    fn queue(_: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
+    fn queue() -> Option<&'static ModuleWorkqueue> {
         Some(&EVENT_QUEUE)
     }
 
@@ -433,6 +441,20 @@ impl TimerCallback for Qp {
         {
             SerialWork::<Self, TIMER_WORK>::queue(this, 0);
         }
+    }
+}
+
+impl SerialTask<FLUSH_WORK> for Qp {
+    const ROUNDS: u32 = 1;
+
+    fn queue() -> Option<&'static ModuleWorkqueue> {
+        Some(&FLUSH_QUEUE)
+    }
+
+    fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
+        Self::kick_send(this);
+        Self::kick_recv(this);
+        false
     }
 }
 

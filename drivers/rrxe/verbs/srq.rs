@@ -304,7 +304,7 @@ impl Srq {
 }
 
 impl SerialTask for Srq {
-    fn queue(_: ArcBorrow<'_, Self>) -> Option<&'static ModuleWorkqueue> {
+    fn queue() -> Option<&'static ModuleWorkqueue> {
         Some(&EVENT_QUEUE)
     }
 
