@@ -53,8 +53,13 @@ def remote_access_error(t, op, **where):
     t.send(op, sge=local_segment(t, op), **operands(op), **where)
     t.sent("REM_ACCESS_ERR")
     t.states("error", "error")
-    t.events("QP_ACCESS_ERR")
-    t.received("WR_FLUSH_ERR")
+    if op == "write-imm":
+        # The receive that the immediate completes reports the error (IBA 11.6.2).
+        t.events()
+        t.received("LOC_ACCESS_ERR")
+    else:
+        t.events("QP_ACCESS_ERR")
+        t.received("WR_FLUSH_ERR")
 
 
 # Keys, domains, ranges, rights
