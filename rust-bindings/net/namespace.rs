@@ -116,7 +116,7 @@ impl NetNs {
 
     /// Returns the device that has this local address in the namespace. An IPv6 address of a VRF is
     /// not found: see [`NetDevice::holder_of`].
-    pub fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
+    pub(super) fn device_of_address(&self, address: &IpAddr) -> Option<ARef<NetDevice>> {
         self.find_address(address, ptr::null_mut())
     }
 

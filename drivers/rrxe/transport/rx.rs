@@ -385,8 +385,8 @@ impl UdpReceive for Receiver {
 }
 
 impl DeviceState {
-    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send further
-    /// packets.
+    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send
+    /// further packets.
     #[inline]
     pub(crate) fn is_deeply_nested(&self) -> bool {
         self.deliveries.depth() >= MAX_NESTING
