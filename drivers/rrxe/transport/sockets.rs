@@ -105,7 +105,7 @@ impl Sockets {
 
     /// Returns a share of the sockets of a network device's namespace and VRF. Returns `EADDRINUSE`
     /// if another socket has the port. Logs errors; an error that root of a container can cause
-    /// again and again, only once a minute (`limit`).
+    /// repeatedly, only once a minute (`limit`).
     pub(crate) fn share(
         this: &Arc<Self>,
         netdev: &NetDevice,
