@@ -21,6 +21,7 @@ impl World {
                 return;
             }
             State::Sqe if self.oracle.random.chance(300) => {
+                self.finish_flush(qp);
                 self.cores[qp].requester.start();
                 self.oracle.sides[qp].state = State::Rts;
                 let flow = &mut self.oracle.flows[qp];

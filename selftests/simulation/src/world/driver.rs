@@ -56,14 +56,9 @@ impl World {
         trace!(self.oracle, "    {qp} goes to Error");
         self.oracle.sides[qp].state = State::Error;
         self.oracle.flows[qp].failed = true;
-        self.with(qp, |core, env| {
-            core.requester.enter_error();
-            while core.requester.is_flushing() {
-                let progress = core.requester.poll_transmit(&mut core.slots, 0, 0, env);
-                assert_eq!(progress.more, core.requester.is_flushing());
-            }
-            core.responder.enter_error(env);
-        });
+        self.cores[qp].requester.enter_error();
+        self.finish_flush(qp);
+        self.with(qp, |core, env| core.responder.enter_error(env));
         self.forget_buffered(qp);
         let side = &self.oracle.sides[qp];
         assert!(
@@ -78,6 +73,16 @@ impl World {
             "queue pair {qp} did not flush everything"
         );
         self.check(qp);
+    }
+
+    /// Flushes all work requests of a requester in the state SQE or Error.
+    pub(super) fn finish_flush(&mut self, qp: usize) {
+        self.with(qp, |core, env| {
+            while core.requester.is_flushing() {
+                let progress = core.requester.poll_transmit(&mut core.slots, 0, 0, env);
+                assert_eq!(progress.more, core.requester.is_flushing());
+            }
+        });
     }
 
     pub(super) fn forget_buffered(&mut self, qp: usize) {
