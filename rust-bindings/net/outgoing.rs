@@ -15,7 +15,6 @@ use crate::raw;
 use core::{
     ffi::{c_uint, c_void},
     ptr::{self, NonNull},
-    slice,
 };
 use kernel::{
     prelude::*,
@@ -62,9 +61,8 @@ impl LocalPacket<'_> {
     /// Returns the IP header, without options or extension headers.
     #[inline]
     fn ip_header(&self) -> &[u8] {
-        let len = self.skb.version().header_len();
-        // SAFETY: By the type invariant, the packet has a header of at least this length.
-        unsafe { slice::from_raw_parts(raw::shim_skb_network_header(self.skb.as_raw()), len) }
+        // SAFETY: By the type invariant, the packet has a whole, linear IP header.
+        unsafe { self.skb.ip_header() }
     }
 
     /// Returns the destination port if the packet is a UDP datagram. A large datagram has not yet
@@ -157,9 +155,8 @@ impl ForwardedPacket<'_> {
     /// Returns the IP header, without options or extension headers.
     #[inline]
     fn ip_header(&self) -> &[u8] {
-        let len = self.skb.version().header_len();
-        // SAFETY: By the type invariant, the packet has a header of at least this length.
-        unsafe { slice::from_raw_parts(raw::shim_skb_network_header(self.skb.as_raw()), len) }
+        // SAFETY: By the type invariant, the packet has a whole, linear IP header.
+        unsafe { self.skb.ip_header() }
     }
 
     /// Returns the destination port if the packet is a UDP datagram, or its first fragment. The

@@ -6,6 +6,7 @@
 
 use super::IpVersion;
 use crate::raw;
+use core::slice;
 use kernel::{
     ffi::{c_int, c_uint},
     types::Opaque,
@@ -58,6 +59,18 @@ impl Skb {
             raw::ETH_P_IPV6 => IpVersion::V6,
             _ => IpVersion::V4,
         }
+    }
+
+    /// Returns the IP header, without options or extension headers.
+    ///
+    /// # Safety
+    ///
+    /// The packet has a whole, linear IP header of the version that its `protocol` says.
+    #[inline]
+    pub(super) unsafe fn ip_header(&self) -> &[u8] {
+        let len = self.version().header_len();
+        // SAFETY: The caller vouches for a linear header of this length.
+        unsafe { slice::from_raw_parts(raw::shim_skb_network_header(self.as_raw()), len) }
     }
 
     /// Returns whether a network device has received the packet, and not a socket or the kernel of

@@ -93,6 +93,7 @@ impl SharedMemory {
         place.is_aligned().then_some(place).ok_or(EFAULT)
     }
 
+    #[inline]
     fn word(&self, offset: usize) -> Option<&Atomic<u32>> {
         let p = self.at::<u32>(offset).ok()?;
         // SAFETY: `at` returns four aligned bytes inside the mapping. The kernel changes them only
