@@ -63,6 +63,7 @@ pub mod psn;
 pub mod reorder;
 pub mod requester;
 pub mod responder;
+mod time;
 mod tx;
 pub mod wire;
 
@@ -76,6 +77,7 @@ pub use responder::{
     AtomicOp, DomainId, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing,
     Responder, ResponderEnv, ResponderEvent,
 };
+pub use time::earliest;
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 
 /// The transport service of a queue pair (IBA 9.7 to 9.8). The values are those of the transport

@@ -40,8 +40,8 @@ use linux_rdma::{
     sync::{arc_borrow_ref, smp_mb, BurstGuard},
 };
 use rrxe_core::{
-    requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester, RequesterEnv,
-    SendCompletion, SendOp, Service, Status, TxError, TxPacket,
+    earliest, requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester,
+    RequesterEnv, SendCompletion, SendOp, Service, Status, TxError, TxPacket,
 };
 
 /// The send side.
@@ -380,12 +380,11 @@ impl Half for SendSide {
 
     #[inline]
     fn next_timeout(&self) -> Option<u64> {
-        let timeouts = [
+        earliest([
             self.requester.next_timeout(),
             self.moderation.next_poll(),
             self.reorder_buffer.expires(),
-        ];
-        timeouts.into_iter().flatten().min()
+        ])
     }
 
     fn handle_timeout(

@@ -37,9 +37,9 @@ use linux_rdma::{
     sync::{smp_mb, BurstGuard},
 };
 use rrxe_core::{
-    guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp, Fault, Flush,
-    Outcome, Packet, Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess, ResponderEnv,
-    ResponderEvent, Service, Status, TxError, TxPacket,
+    earliest, guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp,
+    Fault, Flush, Outcome, Packet, Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess,
+    ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
@@ -277,8 +277,7 @@ impl Half for RecvSide {
 
     #[inline]
     fn next_timeout(&self) -> Option<u64> {
-        let timeouts = [self.responder.next_timeout(), self.reorder_buffer.expires()];
-        timeouts.into_iter().flatten().min()
+        earliest([self.responder.next_timeout(), self.reorder_buffer.expires()])
     }
 
     fn fill(&mut self, qp: &Qp, round: &mut Round) {

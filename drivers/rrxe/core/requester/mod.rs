@@ -353,16 +353,13 @@ impl Requester {
     /// pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        [
+        crate::earliest([
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
             self.rate.wakeup,
             self.loss.probe_at,
             self.loss.repair_at(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 
     /// Returns whether the requester handles packets of this kind in its current state.

@@ -384,8 +384,7 @@ impl<R: ResourceRing> Responder<R> {
     /// driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        let timeouts = [self.rate.wakeup, self.ack_policy.until];
-        timeouts.into_iter().flatten().min()
+        crate::earliest([self.rate.wakeup, self.ack_policy.until])
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.
