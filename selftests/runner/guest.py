@@ -95,6 +95,8 @@ class _Run:
         self.suites = suites
         self.suite = suites[0]
         self.heard = time.monotonic()
+        # When the launcher started; `None` once a suite has reported.
+        self.launched = self.heard
         self.limit = START_LIMIT
         self.words = []
 
@@ -113,6 +115,9 @@ class _Run:
             message = json.loads(text[len(_MARK) :])
         except ValueError:
             return
+        if self.launched is not None:
+            self.report.overhead("boots", self.name, time.monotonic() - self.launched)
+            self.launched = None
         if "suite" in message:
             self.suite = self.suites[message["suite"]]
             return
@@ -152,7 +157,9 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
         return
 
     os.makedirs(folder, exist_ok=True)
+    started = time.monotonic()
     why = modules.wait(kernel)
+    report.overhead("waiting for modules", run.name, time.monotonic() - started)
     if why and not stopping.is_set():
         report.result(f"{run.name}/module", FAIL, reason=why)
     if why or stopping.is_set():
@@ -168,6 +175,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
             return
         command += ["--share", share]
     report.doing(f"{run.name}: booting")
+    run.begin(suites)
     status, hung = _launch(run, command, choice, folder)
     left = [suite for suite in suites if suite.missing() or not suite.seen]
     if status == _EMULATOR and left and not stopping.is_set():

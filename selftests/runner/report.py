@@ -18,9 +18,11 @@ PASS, FAIL, SKIP = "ok", "fail", "skip"
 _TICK_TERMINAL = 1
 _TICK_LOG = 30
 
-# Runs whose tests took this many seconds in total print the times of the longest suites.
+# Runs whose tests took this many seconds in total print where the time went: this many suites, and
+# this many tests.
 _TIMES_FROM = 300
 _TIMES_OF = 12
+_SLOWEST = 20
 
 # A line of the kernel's log in a reason, and the number of lines before and after it to print at
 # the end.
@@ -50,6 +52,14 @@ def excerpt(reason, log):
     return [] if found is None else lines[max(0, found - _LINES_BEFORE) : found + _LINES_AFTER]
 
 
+def _processors():
+    """Returns the idle time and the whole time of this machine's CPUs since its boot, in ticks."""
+    with open("/proc/stat", encoding="ascii") as file:
+        # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
 class Report:
     """Collects results. Several threads use it; each works on one test at a time."""
 
@@ -61,6 +71,9 @@ class Report:
         self._doing = {}
         # The CPU time in seconds of the processes that `wait` waited for, by name.
         self._processor = collections.Counter()
+        # The seconds of the run that are no test's, by kind and name (`overhead`).
+        self._overheads = collections.defaultdict(collections.Counter)
+        self._processors = _processors()
         # The start of the first test and the end of the last one, by lane.
         self._lanes = {}
         self._terminal = sys.stderr.isatty()
@@ -87,6 +100,11 @@ class Report:
         with self._lock:
             self._processor[name] += usage.ru_utime + usage.ru_stime
         return process.returncode
+
+    def overhead(self, kind, name, seconds):
+        """Adds seconds that `name` spent on something other than tests, such as a boot."""
+        with self._lock:
+            self._overheads[kind][name] += seconds
 
     def _tick(self):
         while not self._stop.wait(_TICK_TERMINAL if self._terminal else _TICK_LOG):
@@ -152,20 +170,25 @@ class Report:
         self.line(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped")
 
     def _tell_times(self):
-        """Prints times of lanes and of the longest suites, and CPU times of programs and boots.
+        """Prints times of lanes, suites, boots and builds, CPU times, and the slowest tests.
 
-        Suites run concurrently, so their sum exceeds the time of the lane. Boots and compilations
-        count only for lanes."""
+        Suites run concurrently, so their sum exceeds the time of the lane."""
         suites = collections.Counter()
         for name, _, seconds, _, _ in self.results:
             suites["/".join(name.split("/")[:2])] += seconds
         if sum(suites.values()) < _TIMES_FROM:
             return
         lanes = (f"{lane} {until - since:.0f}" for lane, (since, until) in self._lanes.items())
-        longest = (f"{suite} {seconds:.0f}" for suite, seconds in suites.most_common(_TIMES_OF))
-        self.line(f"Seconds: {', '.join(lanes)}; of them {', '.join(longest)}")
+        self.line(f"Seconds: {', '.join(lanes)}; of them {_longest(suites)}")
+        for kind, names in self._overheads.items():
+            self.line(f"Seconds of {kind}: {sum(names.values()):.0f} in all, {_longest(names)}")
         processor = (f"{name} {seconds:.0f}" for name, seconds in self._processor.most_common())
         self.line(f"Processor seconds: {', '.join(processor)}")
+        idle, ticks = (now - before for now, before in zip(_processors(), self._processors))
+        self.line(f"The processors were idle for {100 * idle / max(ticks, 1):.0f} % of the time")
+        self.line(f"The {_SLOWEST} slowest tests:")
+        for name, _, seconds, _, _ in sorted(self.results, key=lambda result: -result[2])[:_SLOWEST]:
+            self.line(f"{seconds:>8.1f} s  {name}")
 
     def _write_junit(self, path):
         suite = ET.Element(
@@ -183,6 +206,11 @@ class Report:
             elif status == SKIP:
                 ET.SubElement(test, "skipped", message=_printable(reason))
         ET.ElementTree(suite).write(path, encoding="unicode", xml_declaration=True)
+
+
+def _longest(names):
+    """Returns the names with the most seconds, with these."""
+    return ", ".join(f"{name} {seconds:.0f}" for name, seconds in names.most_common(_TIMES_OF))
 
 
 def _printable(text):
