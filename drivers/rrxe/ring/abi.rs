@@ -6,6 +6,19 @@
 //! completion entries, ring headers) and of the driver-specific parts of the uverbs commands. Every
 //! layout is asserted at compile time at the end of the file.
 //!
+//! # Versions
+//!
+//! The module and the provider may be of different versions. A new opcode, flag, ring word or member
+//! of a command needs a `FEATURE_*` bit in [`AllocUcontextResp::features`], and the provider uses it
+//! only if the kernel has set the bit: an older module would report an unknown opcode by a failed
+//! completion, and ignore an unknown word. If the kernel must know what the provider supports, the
+//! provider says so in a word that older providers leave zero ([`COUNTS_EVENTS`]). Commands and
+//! responses grow at their end. The side with the longer structure takes the missing members for
+//! zero, and the kernel refuses a command with members that it does not know unless they are zero.
+//!
+//! [`ABI_VERSION`] changes only if a layout becomes incompatible. Then a provider and a module of
+//! different versions do not work together, and libibverbs prints a line that says so.
+//!
 //! # Rings
 //!
 //! A ring is page-aligned memory that the *consumer* (the user program's provider) allocates and
