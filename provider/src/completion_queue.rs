@@ -46,10 +46,10 @@ pub(crate) struct CompletionQueue {
 struct State {
     /// Entries taken so far.
     consumed: u32,
-    /// The rings that the queue has had, each at the index of the binary logarithm of its capacity.
-    /// Those that are not in use have no contents, but keep their addresses: a thread that arms the
-    /// queue, or posts a send, may still look at one. All together, they are shorter than two rings
-    /// of the largest capacity.
+    /// All rings of the queue, present and former, each at the index of the binary logarithm of its
+    /// capacity. Former ones have no contents, but keep their addresses: a thread that arms the
+    /// queue, or posts a send, may still read or write a header. The sum of all capacities is less
+    /// than twice the largest.
     rings: [Option<Owned<Ring>>; CAPACITIES],
 }
 
@@ -126,13 +126,13 @@ impl CompletionQueue {
             })
     }
 
-    /// Replaces the ring by one of `capacity` entries, a power of two, if `command` has the kernel do
-    /// so; the kernel moves the waiting completions and restarts the counters in the new ring. Does
-    /// nothing if the ring has that capacity. Otherwise `allocate` makes a ring, unless the queue
-    /// has had that capacity before.
+    /// Replaces the ring by one of `capacity` entries, a power of two, if `command` has the kernel
+    /// do so; the kernel moves the waiting completions and restarts the counters in the new ring.
+    /// Does nothing if the ring has that capacity. Otherwise `allocate` makes a ring, unless the
+    /// queue has had that capacity before.
     ///
-    /// Returns an error of `allocate` or `command`, or the requests (`ARM_*`) that came too late for
-    /// the kernel to move. Those are armed in the new ring.
+    /// Returns an error of `allocate` or `command`, or the requests (`ARM_*`) that came too late
+    /// for the kernel to move. Those are armed in the new ring.
     pub(crate) fn resize(
         &self,
         capacity: u32,
@@ -145,7 +145,7 @@ impl CompletionQueue {
             return Ok(0);
         }
         let new = match state.kept(capacity) {
-            // A thread may have armed it late: that was not for this use.
+            // A thread may have armed the former ring late. It arms the present one as well.
             Some(kept) => {
                 kept.disarm();
                 kept

@@ -24,7 +24,7 @@ use core::ptr::{addr_of_mut, null_mut};
 pub(crate) struct Context {
     /// The public context, which ends libibverbs' own structure.
     public: UnsafeCell<IbvContext>,
-    /// Libibverbs' own structure, the start of the allocation.
+    /// The start of the allocation.
     verbs: *mut VerbsContext,
     /// Limits of the device, queried when it was opened.
     pub(crate) device: IbvDeviceAttr,
@@ -116,8 +116,8 @@ unsafe fn layout_of(
 ///
 /// # Safety
 ///
-/// libibverbs has initialised `verbs`, of [`ALLOCATION`] bytes, with the uverbs file `cmd_fd`; it is
-/// not yet shared.
+/// libibverbs has initialised `verbs`, of [`ALLOCATION`] bytes, with the uverbs file `cmd_fd`; it
+/// is not yet shared.
 unsafe fn set_up(
     verbs: *mut VerbsContext,
     cmd_fd: c_int,
@@ -310,7 +310,9 @@ pub(crate) mod tests {
         }
         // SAFETY: the memory has that size.
         let (found, _) = unsafe { layout_of(memory.as_ptr().cast()) }?;
-        LAYOUTS.iter().position(|layout| core::ptr::eq(layout, found))
+        LAYOUTS
+            .iter()
+            .position(|layout| core::ptr::eq(layout, found))
     }
 
     #[test]
@@ -318,7 +320,10 @@ pub(crate) mod tests {
         for (index, layout) in LAYOUTS.iter().enumerate() {
             let place = (layout.context, layout.context_size());
             assert_eq!(layout_with(&[place]), Some(index));
-            for other in LAYOUTS.iter().filter(|other| !core::ptr::eq(*other, layout)) {
+            for other in LAYOUTS
+                .iter()
+                .filter(|other| !core::ptr::eq(*other, layout))
+            {
                 // A pointer or 0 is at the place of the other layout.
                 let pointer = (other.context, 0x7f00_1234_5678);
                 assert_eq!(layout_with(&[pointer, place]), Some(index));

@@ -15,9 +15,8 @@ use core::sync::atomic::{fence, AtomicU32, Ordering};
 
 /// Memory of one or two rings.
 ///
-/// A child process has a copy of it, and its parent keeps the memory: the kernel copies pinned pages
-/// when a process forks (`copy_present_page()` in mm/memory.c). So nothing here depends on
-/// `ibv_fork_init`.
+/// When the process forks, it keeps the memory, and the child gets a copy: the kernel copies pinned
+/// pages at once (`copy_present_page()` in mm/memory.c). So the memory needs no `ibv_dontfork_range`.
 ///
 /// # Invariants
 ///
@@ -51,7 +50,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: by the invariant the mapping is ours. The kernel's object is gone or was never
-        // created, and no ring in it is used any more.
+        // created, and nothing uses a ring in it.
         unsafe { os::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -80,8 +79,8 @@ impl Shape {
 ///
 /// # Invariants
 ///
-/// There are at least `RING_HEADER_SIZE + (mask + 1) * stride` mapped bytes from `base` on, which no
-/// other ring uses. `base` is a multiple of 64, `stride` one of 16, and `mask + 1` a power of two.
+/// At least `RING_HEADER_SIZE + (mask + 1) * stride` bytes are mapped from `base` on, which no other
+/// ring uses. `base` is a multiple of 64, `stride` one of 16, and `mask + 1` a power of two.
 pub(crate) struct Ring {
     base: NonNull<u8>,
     mask: u32,
@@ -156,8 +155,8 @@ impl Ring {
     /// again.
     pub(crate) fn discard(&self) {
         if let Some(Mapping { base, bytes }) = &self.mapping {
-            // SAFETY: the mapping is an anonymous one of this ring alone, which nobody reads
-            // entries of.
+            // SAFETY: the mapping is an anonymous one of this ring alone, and neither side uses its
+            // entries.
             unsafe { os::discard(base.as_ptr().cast(), *bytes) };
         }
     }

@@ -5,7 +5,7 @@
 use crate::ffi::os;
 use core::fmt::{self, Write};
 
-/// Text of at most `N` bytes. What exceeds them is cut off.
+/// Text of at most `N` bytes. Longer text is cut off.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     length: usize,

@@ -8,13 +8,13 @@
 //!
 //! # Versions
 //!
-//! The module and the provider may be of different versions. A new opcode, flag, ring word or member
-//! of a command needs a `FEATURE_*` bit in [`AllocUcontextResp::features`], and the provider uses it
-//! only if the kernel has set the bit: an older module would report an unknown opcode by a failed
-//! completion, and ignore an unknown word. If the kernel must know what the provider supports, the
-//! provider says so in a word that older providers leave zero ([`COUNTS_EVENTS`]). Commands and
-//! responses grow at their end. The side with the longer structure takes the missing members for
-//! zero, and the kernel refuses a command with members that it does not know unless they are zero.
+//! The module and the provider may be of different versions. Each new opcode, flag, ring word and
+//! member of a command has a `FEATURE_*` bit in [`AllocUcontextResp::features`], and the provider
+//! uses it only if the kernel has set the bit. An older module would report an unknown opcode only
+//! by a failed completion, and would ignore an unknown word. If the kernel needs to know the
+//! abilities of the provider, the provider sets a word that older providers leave zero
+//! ([`COUNTS_EVENTS`]). Commands and responses grow at their end. Missing members are zero, and the
+//! kernel refuses a command with unknown members that are not zero.
 //!
 //! [`ABI_VERSION`] changes only if a layout becomes incompatible. Then a provider and a module of
 //! different versions do not work together, and libibverbs prints a line that says so.

@@ -16,7 +16,7 @@ use core::ffi::{c_char, c_int, c_void};
 // whose name contains it. build.rs writes the file.
 include!(concat!(env!("OUT_DIR"), "/pabi.rs"));
 
-/// What differs between the releases of rdma-core. provider/layouts writes the tables of them.
+/// A layout of the two structures that differ between the releases of rdma-core.
 pub(crate) struct Layout {
     /// Bytes in `struct verbs_context` before the public context, which ends it.
     pub(crate) context: usize,
@@ -123,7 +123,7 @@ const OPERATIONS: usize = 128;
 
 /// `struct verbs_context_ops`: pointers to functions, or null for operations that the provider does
 /// not implement. libibverbs fails those with `EOPNOTSUPP`, or falls back to others (`reg_mr_ex`,
-/// `alloc_buf`). It reads as many as its own table has.
+/// `alloc_buf`). Its own table may be shorter.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct VerbsContextOps(pub(crate) [*const c_void; OPERATIONS]);

@@ -122,9 +122,8 @@ pub(crate) unsafe fn discard(base: *mut c_void, bytes: usize) {
     unsafe { madvise(base, bytes, MADV_DONTNEED) };
 }
 
-/// Returns the value of an environment variable, or `None` if it is not set. A program that has
-/// more privileges than the user who started it, for example by set-user-ID, has no variables
-/// (secure_getenv(3)).
+/// Returns the value of an environment variable. Returns `None` if it is not set, or if the program
+/// has more privileges than its user, for example by set-user-ID (secure_getenv(3)).
 pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: the name ends with a zero.
     let value = unsafe { secure_getenv(name.as_ptr()) };

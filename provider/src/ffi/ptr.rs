@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 /// # Safety
 ///
 /// Every `Self` of which C code passes the address is the start of a [`Public::Object`], and the
-/// address may be used to access the whole object. Members that C code may change while the provider
-/// uses the object are in a cell.
+/// address may be used to access the whole object. Members that C code may change while the
+/// provider uses the object are in a cell.
 pub(crate) unsafe trait Public {
     /// The whole object.
     type Object;

@@ -18,7 +18,7 @@ from harness import Failure, Skip, case, equal, log, require
 
 bed = testbed.Bed()
 
-# Where the set-user-ID program is put: not every file system honours the bit.
+# Path of the set-user-ID program: not every file system honours the bit.
 PRIVILEGED = "/usr/local/bin/devinfo-of-root"
 
 
@@ -127,7 +127,7 @@ def _copy(mode):
 
 @case(each={"ordinary": ("755", False), "set-user-id": ("4755", True)})
 def environment(what):
-    """A set-user-ID program does not obey the variables of the user who starts it."""
+    """A set-user-ID program ignores the variables of its user."""
     mode, opens = what
     here = ours()
     for variable in ("RRXE_YIELD_US", "RRXE_POLL_IDLE_US"):
