@@ -147,7 +147,7 @@ impl CompletionQueue {
         let new = match state.kept(capacity) {
             // A thread may have armed the former ring late. It arms the present one as well.
             Some(kept) => {
-                kept.disarm();
+                kept.reset();
                 kept
             }
             None => state.keep(allocate()?)?,
@@ -474,14 +474,19 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_used_again_is_not_armed() {
+    fn a_ring_that_is_used_again_is_empty_and_not_armed() {
         let queue = queue(4);
         let first = queue.ring();
         assert_eq!(resize(&queue, 8, |_| Ok(())), Ok(0));
         // A thread that is late: it will look at the number of changes and arm the other ring.
         first.arm(abi::ARM_ANY);
+        // The memory was not given back.
+        first.consumer().store(3, Ordering::Relaxed);
+        first.events().store(abi::MAX_EVENTS, Ordering::Relaxed);
         assert_eq!(resize(&queue, 4, |_| Ok(())), Ok(0));
         assert!(core::ptr::eq(first, queue.ring()) && !first.is_armed());
+        assert_eq!(first.consumer().load(Ordering::Relaxed), 0);
+        assert!(!queue.is_at_limit());
     }
 
     #[test]

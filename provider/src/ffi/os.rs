@@ -36,7 +36,8 @@ const STDERR_FILENO: c_int = 2;
 /// `RWF_NOSIGNAL`: no SIGPIPE if a pipe or a socket has no reader (linux/fs.h, Linux 6.18).
 const RWF_NOSIGNAL: c_int = 0x100;
 
-const MADV_DONTNEED: c_int = 4;
+/// `MADV_DONTNEED_LOCKED`: also pages of a program that called mlockall(2).
+const MADV_DONTNEED_LOCKED: c_int = 24;
 
 pub(crate) const PROT_READ: c_int = 1;
 pub(crate) const PROT_WRITE: c_int = 2;
@@ -111,15 +112,14 @@ pub(crate) fn nanoseconds(clock: c_int) -> i64 {
         .wrapping_add(time.tv_nsec)
 }
 
-/// Drops the contents of pages, which become zero.
+/// Gives back the memory of pages, if the kernel can do that. Their contents are lost.
 ///
 /// # Safety
 ///
 /// The pages are an anonymous mapping of the caller, which expects no contents in them.
 pub(crate) unsafe fn discard(base: *mut c_void, bytes: usize) {
-    // If this fails, the pages keep their contents; callers do not rely on the zeros.
     // SAFETY: the caller's contract.
-    unsafe { madvise(base, bytes, MADV_DONTNEED) };
+    unsafe { madvise(base, bytes, MADV_DONTNEED_LOCKED) };
 }
 
 /// Returns the value of an environment variable. Returns `None` if it is not set, or if the program
