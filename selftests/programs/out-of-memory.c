@@ -61,7 +61,8 @@ static void **take(void)
 {
 	void **last = NULL;
 
-	for (size_t size = 1 << 20; size >= sizeof(void *); size /= 2) {
+	/* malloc() keeps lists of free pieces of 16, 32, 48, ... bytes. */
+	for (size_t size = 1 << 20; size >= 16; size = size > 4096 ? size / 2 : size - 16) {
 		void **piece;
 
 		while ((piece = malloc(size))) {
