@@ -306,7 +306,7 @@ pub(crate) mod tests {
     fn layout_with(words: &[(usize, usize)]) -> Option<usize> {
         let mut memory = [0_usize; ALLOCATION / 8];
         for &(context, word) in words {
-            *memory.get_mut(context / 8 - 1).unwrap() = word;
+            *memory.iter_mut().take(context / 8).last().unwrap() = word;
         }
         // SAFETY: the memory has that size.
         let (found, _) = unsafe { layout_of(memory.as_ptr().cast()) }?;

@@ -27,8 +27,8 @@ pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Owned<T>, c_int>) -> *m
 ///
 /// # Safety
 ///
-/// [`create`] made `object` of an [`Owned`] of its [`Public::Object`]. If `error` is 0, nothing uses
-/// the object.
+/// [`create`] made `object` of an [`Owned`] of its [`Public::Object`]. If `error` is 0, nothing
+/// uses the object.
 pub(crate) unsafe fn destroy<P: Public>(object: Ptr<P>, error: c_int) -> c_int {
     if error == 0 {
         // SAFETY: the object is no longer in use.

@@ -16,7 +16,7 @@ use core::sync::atomic::{fence, AtomicU32, Ordering};
 /// Memory of one or two rings.
 ///
 /// When the process forks, it keeps the memory, and the child gets a copy: the kernel copies pinned
-/// pages at once (`copy_present_page()` in mm/memory.c). So the memory needs no `ibv_dontfork_range`.
+/// pages at once (`copy_present_page()` in mm/memory.c). So `ibv_dontfork_range` is not needed.
 ///
 /// # Invariants
 ///
@@ -79,8 +79,8 @@ impl Shape {
 ///
 /// # Invariants
 ///
-/// At least `RING_HEADER_SIZE + (mask + 1) * stride` bytes are mapped from `base` on, which no other
-/// ring uses. `base` is a multiple of 64, `stride` one of 16, and `mask + 1` a power of two.
+/// At least `RING_HEADER_SIZE + (mask + 1) * stride` bytes are mapped from `base` on, which no
+/// other ring uses. `base` is a multiple of 64, `stride` one of 16, and `mask + 1` a power of two.
 pub(crate) struct Ring {
     base: NonNull<u8>,
     mask: u32,
