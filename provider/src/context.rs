@@ -125,8 +125,8 @@ unsafe fn set_up(
     // SAFETY: the caller's contract.
     let Some((layout, operations)) = (unsafe { layout_of(verbs) }) else {
         say(format_args!(
-            "the installed libibverbs is of a release that this librrxe does not know, although \
-             its private interface has the number {PABI}, too: install a later librrxe"
+            "the installed libibverbs has a layout of private ABI {PABI} that this librrxe does not \
+             know: install a later librrxe"
         ));
         return Err(EOPNOTSUPP);
     };
