@@ -4,19 +4,15 @@
 //!
 //! The linker takes two things from it: the name of the library and the version of each symbol. An
 //! installed libibverbs has only one private ABI; with the stub, every machine can build librrxe
-//! for each. The unit tests run with the stub, too: they call only the two functions that keep
-//! memory out of child processes.
+//! for each. The unit tests run with the stub, too: they call none of its functions.
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-/// Functions that all versions export with one symbol version.
-const PUBLIC: [&str; 2] = ["ibv_dofork_range", "ibv_dontfork_range"];
-
-/// Functions whose symbol version carries the number of the private ABI. If librrxe calls a
-/// function that is in neither list, linking fails.
+/// Functions whose symbol version carries the number of the private ABI. If librrxe calls another
+/// function, linking fails.
 const PRIVATE: &str = "
     _verbs_init_and_alloc_context ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast
     ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_cq ibv_cmd_create_qp_ex
@@ -29,22 +25,16 @@ const PRIVATE: &str = "
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let pabi = match env::var_os("CARGO_FEATURE_PABI65") {
-        Some(_) => 65,
-        None => 34,
-    };
+    // provider/layouts writes a table for each number that there is.
+    let pabi = env::var("RRXE_PABI").unwrap_or("34".into());
     let register = format!("verbs_register_driver_{pabi}");
     let private: Vec<_> = PRIVATE.split_whitespace().chain([&*register]).collect();
 
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let stub = |name: &&str| format!("int {name}(void) {{ return 0; }}\n");
-    let stubs: String = PUBLIC.iter().chain(&private).map(stub).collect();
+    let stubs: String = private.iter().map(stub).collect();
     fs::write(out.join("libibverbs.c"), stubs)?;
-    let versions = format!(
-        "IBVERBS_1.1 {{ {}; }};\nIBVERBS_PRIVATE_{pabi} {{ {}; }} IBVERBS_1.1;\n",
-        PUBLIC.join("; "),
-        private.join("; "),
-    );
+    let versions = format!("IBVERBS_PRIVATE_{pabi} {{ {}; }};\n", private.join("; "));
     fs::write(out.join("libibverbs.map"), versions)?;
     let done = Command::new(env::var_os("RUSTC_LINKER").unwrap_or("cc".into()))
         .current_dir(&out)
@@ -56,7 +46,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("the compiler ended with {done}").into());
     }
 
+    let declarations = format!(
+        "/// Number of the private ABI of this build.\n\
+         pub(crate) const PABI: u32 = {pabi};\n\
+         extern \"C\" {{\n\
+         #[link_name = \"{register}\"]\n\
+         pub(crate) fn verbs_register_driver(ops: *const VerbsDeviceOps);\n\
+         }}\n"
+    );
+    fs::write(out.join("pabi.rs"), declarations)?;
+
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=RRXE_PABI");
+    println!("cargo:rustc-check-cfg=cfg(pabi, values(any()))");
+    println!("cargo:rustc-cfg=pabi=\"{pabi}\"");
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib:+verbatim=libibverbs.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");

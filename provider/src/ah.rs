@@ -6,8 +6,9 @@
 use crate::abi;
 use crate::ffi::command;
 use crate::ffi::driver::ibv_cmd_create_ah;
-use crate::ffi::ptr::{Ptr, Public};
+use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
+use crate::memory::Owned;
 use crate::object;
 use crate::shortage::{explained, NOT_PINNED};
 
@@ -26,9 +27,9 @@ unsafe impl Public for IbvAh {
 }
 
 /// `ibv_create_ah`.
-pub(crate) extern "C" fn create_ah(pd: Ptr<IbvPd>, attr: &IbvAhAttr) -> *mut IbvAh {
+pub(crate) extern "C" fn create_ah(pd: Ptr<IbvPd>, attr: Foreign<IbvAhAttr>) -> *mut IbvAh {
     object::create(|| {
-        let mut ah = Box::<Ah>::default();
+        let mut ah = Owned::new(Ah::default())?;
         let mut resp = command::CreateAhResp {
             core: [0],
             driver: abi::CreateAhResp::default(),

@@ -6,13 +6,14 @@
 //! two ways to read the queue.
 
 use crate::abi::{self, Cqe};
+use crate::ffi::os::EINVAL;
 use crate::ffi::verbs::IbvWc;
 use crate::lock::{Guard, Lock};
+use crate::memory::Owned;
 use crate::ring::Ring;
 use core::ffi::c_int;
 use core::mem::{size_of, ManuallyDrop};
-use core::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::Arc;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Bytes of a completion entry.
 pub(crate) const STRIDE: u32 = size_of::<Cqe>() as u32;
@@ -32,35 +33,42 @@ const ROCE_IPV4: u8 = 2;
 ///
 /// # Invariants
 ///
-/// `ring` points to the last of the rings in `state`, which are kept, so a reference to a ring is
-/// valid as long as this value.
+/// `ring` points to one of the rings in `state`, which are kept, so a reference to a ring is valid
+/// as long as this value.
 pub(crate) struct CompletionQueue {
     ring: AtomicPtr<Ring>,
+    /// Number of times that `ring` has changed.
+    changes: AtomicU32,
     state: Lock<State>,
 }
 
-/// The rings of a completion queue, and how much of them was read.
+/// The rings of a completion queue, and how much of the present one was read.
 struct State {
     /// Entries taken so far.
     consumed: u32,
-    /// The ring, behind those that [`CompletionQueue::resize`] has replaced: a thread that arms may
-    /// still look at one.
-    rings: Vec<Arc<Ring>>,
+    /// All rings of the queue, present and former, each at the index of the binary logarithm of its
+    /// capacity. Former ones have no contents, but keep their addresses: a thread that arms the
+    /// queue, or posts a send, may still read or write a header. The sum of all capacities is less
+    /// than twice the largest.
+    rings: [Option<Owned<Ring>>; CAPACITIES],
 }
+
+/// Number of different capacities.
+const CAPACITIES: usize = 32;
 
 impl CompletionQueue {
     /// Creates an empty queue in `ring`, whose stride is [`STRIDE`]. If `shared` is false, the
-    /// consumer promises to use one thread only.
-    pub(crate) fn new(ring: Ring, shared: bool) -> Self {
-        let ring = Arc::new(ring);
-        let address = Arc::as_ptr(&ring).cast_mut();
-        let state = State {
+    /// consumer promises to use one thread only. Fails with `ENOMEM`.
+    pub(crate) fn new(ring: Ring, shared: bool) -> Result<Self, c_int> {
+        let mut state = State {
             consumed: 0,
-            rings: vec![ring],
+            rings: [const { None }; CAPACITIES],
         };
+        let address = core::ptr::from_ref(state.keep(ring)?);
         // INVARIANT: `address` is that of the only ring.
-        Self {
-            ring: AtomicPtr::new(address),
+        Ok(Self {
+            ring: AtomicPtr::new(address.cast_mut()),
+            changes: AtomicU32::new(0),
             state: if shared {
                 Lock::new(state)
             } else {
@@ -69,7 +77,7 @@ impl CompletionQueue {
                 // at a time.
                 unsafe { Lock::new_unshared(state) }
             },
-        }
+        })
     }
 
     /// Returns the ring.
@@ -83,11 +91,11 @@ impl CompletionQueue {
     /// arm between `start_poll` and `end_poll`, too.
     pub(crate) fn arm(&self, request: u32) {
         loop {
-            let ring = self.ring();
-            ring.arm(request);
+            let changes = self.changes.load(Ordering::SeqCst);
+            self.ring().arm(request);
             // If the queue was resized meanwhile, the kernel may have missed the request when it
             // changed rings: see `resize`.
-            if core::ptr::eq(ring, self.ring()) {
+            if self.changes.load(Ordering::SeqCst) == changes {
                 return;
             }
         }
@@ -118,29 +126,47 @@ impl CompletionQueue {
             })
     }
 
-    /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel moves the waiting
-    /// completions and restarts the counters in the new ring.
+    /// Replaces the ring by one of `capacity` entries, a power of two, if `command` has the kernel
+    /// do so; the kernel moves the waiting completions and restarts the counters in the new ring.
+    /// Does nothing if the ring has that capacity. Otherwise `allocate` makes a ring, unless the
+    /// queue has had that capacity before.
     ///
-    /// Returns the error of `command`, or the requests (`ARM_*`) that came too late for the kernel
-    /// to move. Those are armed in the new ring.
+    /// Returns an error of `allocate` or `command`, or the requests (`ARM_*`) that came too late
+    /// for the kernel to move. Those are armed in the new ring.
     pub(crate) fn resize(
         &self,
-        ring: Ring,
+        capacity: u32,
+        allocate: impl FnOnce() -> Result<Ring, c_int>,
         command: impl FnOnce(&Ring) -> Result<(), c_int>,
     ) -> Result<u32, c_int> {
         let mut state = self.state.lock();
-        command(&ring)?;
-        let (old, new) = (self.ring(), Arc::new(ring));
-        // INVARIANT: becomes the last ring below.
+        let old = self.ring();
+        if old.capacity() == capacity {
+            return Ok(0);
+        }
+        let new = match state.kept(capacity) {
+            // A thread may have armed the former ring late. It arms the present one as well.
+            Some(kept) => {
+                kept.reset();
+                kept
+            }
+            None => state.keep(allocate()?)?,
+        };
+        if let Err(error) = command(new) {
+            new.discard();
+            return Err(error);
+        }
+        // INVARIANT: it is one of the rings that are kept.
         self.ring
-            .store(Arc::as_ptr(&new).cast_mut(), Ordering::SeqCst);
-        // A concurrent `arm` either sees the new ring, or its request is seen here.
+            .store(core::ptr::from_ref(new).cast_mut(), Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        // A concurrent `arm` either sees the change, or its request is seen here.
         let late = old.disarm();
         if late != 0 {
             new.arm(late);
         }
+        old.discard();
         state.consumed = 0;
-        state.rings.push(new);
         Ok(late)
     }
 
@@ -168,6 +194,24 @@ impl CompletionQueue {
             state,
         }
     }
+}
+
+impl State {
+    /// Returns the ring of a capacity, if there is one.
+    fn kept(&self, capacity: u32) -> Option<&Ring> {
+        self.rings.get(index(capacity))?.as_deref()
+    }
+
+    /// Keeps a new ring. Fails with `ENOMEM`.
+    fn keep(&mut self, ring: Ring) -> Result<&Ring, c_int> {
+        let place = self.rings.get_mut(index(ring.capacity())).ok_or(EINVAL)?;
+        Ok(place.insert(Owned::new(ring)?))
+    }
+}
+
+/// Returns the index of a capacity, a power of two.
+fn index(capacity: u32) -> usize {
+    capacity.trailing_zeros() as usize
 }
 
 /// Takes entries from a completion queue, under its lock, which is released when the reader is
@@ -310,7 +354,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn queue(capacity: u32) -> CompletionQueue {
-        CompletionQueue::new(Ring::allocate(capacity, STRIDE).unwrap(), true)
+        CompletionQueue::new(Ring::allocate(capacity, STRIDE).unwrap(), true).unwrap()
     }
 
     /// Publishes an entry as the kernel would.
@@ -394,6 +438,78 @@ pub(crate) mod tests {
         assert_eq!(drain(&queue), []);
     }
 
+    fn resize(
+        queue: &CompletionQueue,
+        capacity: u32,
+        command: impl FnOnce(&Ring) -> Result<(), c_int>,
+    ) -> Result<u32, c_int> {
+        queue.resize(capacity, || Ring::allocate(capacity, STRIDE), command)
+    }
+
+    #[test]
+    fn resizing_keeps_less_than_two_rings() {
+        let queue = queue(1024);
+        let capacities = [1024, 512, 1024, 64, 2048, 1];
+        for capacity in capacities.into_iter().cycle().take(1000) {
+            assert_eq!(resize(&queue, capacity, |_| Ok(())), Ok(0));
+            for i in 0..u64::from(capacity) {
+                produce(&queue, cqe(i, 1));
+            }
+            assert!(drain(&queue).into_iter().eq(0..u64::from(capacity)));
+        }
+        let state = queue.state.lock();
+        let kept = state.rings.iter().flatten().map(|ring| ring.capacity());
+        assert!(kept.sum::<u32>() < 2 * 2048);
+    }
+
+    #[test]
+    fn resizing_to_the_same_capacity_changes_nothing() {
+        let queue = queue(4);
+        produce(&queue, cqe(7, 1));
+        queue.arm(abi::ARM_ANY);
+        let done = queue.resize(4, || Err(12), |_| Err(22));
+        assert_eq!(done, Ok(0));
+        assert_eq!(drain(&queue), [7]);
+        assert_eq!(queue.ring().disarm(), abi::ARM_ANY);
+    }
+
+    #[test]
+    fn a_ring_that_is_used_again_is_empty_and_not_armed() {
+        let queue = queue(4);
+        let first = queue.ring();
+        assert_eq!(resize(&queue, 8, |_| Ok(())), Ok(0));
+        // A thread that is late: it will look at the number of changes and arm the other ring.
+        first.arm(abi::ARM_ANY);
+        // The memory was not given back.
+        first.consumer().store(3, Ordering::Relaxed);
+        first.events().store(abi::MAX_EVENTS, Ordering::Relaxed);
+        assert_eq!(resize(&queue, 4, |_| Ok(())), Ok(0));
+        assert!(core::ptr::eq(first, queue.ring()) && !first.is_armed());
+        assert_eq!(first.consumer().load(Ordering::Relaxed), 0);
+        assert!(!queue.is_at_limit());
+    }
+
+    #[test]
+    fn threads_arm_while_the_queue_is_resized() {
+        let queue = queue(4);
+        std::thread::scope(|scope| {
+            let arming = scope.spawn(|| {
+                for _ in 0..20_000 {
+                    queue.arm(abi::ARM_ANY);
+                    // Posting a send looks at the ring, too.
+                    let _ = queue.ring().is_armed();
+                }
+            });
+            let mut capacity = 4;
+            while !arming.is_finished() {
+                capacity = if capacity == 4 { 256 } else { 4 };
+                assert!(resize(&queue, capacity, |_| Ok(())).is_ok());
+            }
+        });
+        queue.arm(abi::ARM_SOLICITED);
+        assert_ne!(queue.ring().disarm() & abi::ARM_SOLICITED, 0);
+    }
+
     #[test]
     fn resize_starts_anew_and_keeps_the_request_for_an_event() {
         let queue = queue(2);
@@ -402,10 +518,10 @@ pub(crate) mod tests {
             drain(&queue);
         }
         queue.arm(abi::ARM_SOLICITED);
-        let refused = queue.resize(Ring::allocate(8, STRIDE).unwrap(), |_| Err(22));
+        let refused = resize(&queue, 8, |_| Err(22));
         assert_eq!((refused, queue.ring().capacity()), (Err(22), 2));
         // This kernel has not moved the request.
-        let done = queue.resize(Ring::allocate(8, STRIDE).unwrap(), |_| Ok(()));
+        let done = resize(&queue, 8, |_| Ok(()));
         assert_eq!((done, queue.ring().capacity()), (Ok(abi::ARM_SOLICITED), 8));
         assert_eq!(queue.ring().disarm(), abi::ARM_SOLICITED);
         for i in 0..8 {

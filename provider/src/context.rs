@@ -8,20 +8,24 @@ use crate::doorbell::Doorbells;
 use crate::environment;
 use crate::ffi::command;
 use crate::ffi::driver::*;
-use crate::ffi::os::{self, check, EINVAL};
-use crate::ffi::ptr::{Ptr, Public};
+use crate::ffi::layouts::LAYOUTS;
+use crate::ffi::os::{self, check, EINVAL, EOPNOTSUPP};
+use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::register::OPS;
+use crate::text::{say, Text};
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::{addr_of_mut, null_mut};
-use std::io::Write;
 
-/// An open rrxe device. libibverbs allocates it, zeroed.
+/// An open rrxe device. It is zeroed when libibverbs allocates it, at the end of its own structure.
 #[repr(C)]
 pub(crate) struct Context {
-    verbs: UnsafeCell<VerbsContext>,
+    /// The public context, which ends libibverbs' own structure.
+    public: UnsafeCell<IbvContext>,
+    /// The start of the allocation.
+    verbs: *mut VerbsContext,
     /// Limits of the device, queried when it was opened.
     pub(crate) device: IbvDeviceAttr,
     /// Further limits.
@@ -31,12 +35,25 @@ pub(crate) struct Context {
     pub(crate) doorbells: Doorbells,
 }
 
-// SAFETY: the public context is that member of libibverbs' part, the first member of a `Context`,
-// which libibverbs allocates as a whole.
+// SAFETY: the public part is the first member of a `Context`, which libibverbs allocates as a
+// whole, together with its own structure.
 unsafe impl Public for IbvContext {
     type Object = Context;
-    const OFFSET: usize = offset_of!(VerbsContext, context);
 }
+
+/// Bytes to allocate for a context: room for the longest layout, and for operations that a later
+/// release may have added under the same number ([`layout_of`]).
+const ALLOCATION: usize = {
+    let mut longest = 0;
+    let mut rest = LAYOUTS;
+    while let [layout, layouts @ ..] = rest {
+        if layout.context > longest {
+            longest = layout.context;
+        }
+        rest = layouts;
+    }
+    longest.wrapping_add(size_of::<Context>()).wrapping_add(512)
+};
 
 /// Opens a device.
 ///
@@ -49,56 +66,101 @@ pub(crate) unsafe extern "C" fn alloc_context(
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut VerbsContext {
-    let (size, id) = (size_of::<Context>(), abi::DRIVER_ID);
     // SAFETY: the caller's contract. libibverbs expects the offset of its own part in the
     // allocation as a pointer, here null, and returns null with an error number if it fails. It
     // does not share the context before this function returns. If that fails, the whole allocation
-    // is released. The table of operations matches the private ABI.
+    // is released.
     unsafe {
-        let verbs = _verbs_init_and_alloc_context(device, cmd_fd, size, null_mut(), id);
+        let id = abi::DRIVER_ID;
+        let verbs = _verbs_init_and_alloc_context(device, cmd_fd, ALLOCATION, null_mut(), id);
         let verbs = verbs.cast::<VerbsContext>();
         if verbs.is_null() {
             return verbs;
         }
-        if let Err(error) = set_up(verbs.cast(), cmd_fd) {
-            verbs_uninit_context(verbs);
-            os::free(verbs.cast());
-            return os::fail(error);
+        match set_up(verbs, cmd_fd) {
+            Ok(operations) => verbs_set_ops(verbs, operations),
+            Err(error) => {
+                verbs_uninit_context(verbs);
+                os::free(verbs.cast());
+                return os::fail(error);
+            }
         }
-        verbs_set_ops(verbs, &OPS);
         verbs
     }
 }
 
-/// Opens the kernel's side of a context and queries the limits of the device.
+/// Returns the layout of a context that libibverbs has initialised, and its table of operations.
+///
+/// libibverbs writes the size of its structure right before the public context. One private ABI can
+/// have several layouts, and so several places for the size. No other member there can have the
+/// value: in rdma-core 62 and 63 the place of 59 to 61 is unused and 0, and in 59 to 61 that of 62
+/// and 63 is the pointer to the device.
 ///
 /// # Safety
 ///
-/// libibverbs has initialised `context`, with the uverbs file `cmd_fd`; it is not yet shared.
-unsafe fn set_up(context: *mut Context, cmd_fd: c_int) -> Result<(), c_int> {
+/// `verbs` has [`ALLOCATION`] bytes.
+unsafe fn layout_of(
+    verbs: *const VerbsContext,
+) -> Option<(&'static Layout, &'static VerbsContextOps)> {
+    let mut layouts = LAYOUTS.iter().zip(&OPS);
+    layouts.find(|(layout, _)| {
+        let place = layout.context.wrapping_sub(size_of::<usize>());
+        // SAFETY: the place is in the allocation, by the caller's contract, and aligned.
+        let size = unsafe { verbs.byte_add(place).cast::<usize>().read() };
+        size == layout.context_size()
+    })
+}
+
+/// Opens the kernel's side of a context and queries the limits of the device. Returns the
+/// operations.
+///
+/// # Safety
+///
+/// libibverbs has initialised `verbs`, of [`ALLOCATION`] bytes, with the uverbs file `cmd_fd`; it
+/// is not yet shared.
+unsafe fn set_up(
+    verbs: *mut VerbsContext,
+    cmd_fd: c_int,
+) -> Result<&'static VerbsContextOps, c_int> {
+    // SAFETY: the caller's contract.
+    let Some((layout, operations)) = (unsafe { layout_of(verbs) }) else {
+        say(format_args!(
+            "the installed libibverbs has a layout of private ABI {PABI} that this librrxe does not \
+             know: install a later librrxe"
+        ));
+        return Err(EOPNOTSUPP);
+    };
     let yield_us = environment::YIELD.read()?;
     let poll_idle_us = environment::POLL_IDLE.read()?;
     let explains = environment::read_debug();
     // SAFETY: the caller's contract.
-    let kernel = unsafe { get_context(context.cast(), poll_idle_us)? };
+    let kernel = unsafe { get_context(verbs, poll_idle_us)? };
     let polled = kernel.features & abi::FEATURE_POLL != 0;
     if poll_idle_us != 0 && !polled && explains {
-        eprintln!(
-            "librrxe: no poll mode, sends are system calls: the process or its control group may \
-             have no further thread (ulimit -u, pids.max), or the kernel has no poll mode \
-             (poll_mode=0, no CONFIG_VHOST_TASK)"
-        );
+        say(format_args!(
+            "no poll mode, sends are system calls: the process or its control group may have no \
+             further thread (ulimit -u, pids.max), or the kernel has no poll mode (poll_mode=0, no \
+             CONFIG_VHOST_TASK)"
+        ));
     }
-    // SAFETY: the context is not yet shared, and initialised as far as the query uses it. The size
-    // is that of the member that the query writes.
+    // SAFETY: the context is not yet shared, and initialised as far as the query uses it. The
+    // public context is at that distance, and a `Context` fits into the allocation from there on.
+    // The size is that of the member that the query writes.
     check(unsafe {
+        let context = verbs.byte_add(layout.context).cast::<Context>();
+        (*context).verbs = verbs;
         (*context).kernel = kernel;
         (*context).yield_after = u64::from(yield_us).saturating_mul(1000);
         (*context).doorbells = Doorbells::new(cmd_fd, polled);
-        let public = Ptr::new(context.byte_add(IbvContext::OFFSET).cast());
         let device = addr_of_mut!((*context).device).cast();
-        query_device_ex(public, None, device, size_of::<IbvDeviceAttr>())
-    })
+        query_device_ex(
+            Ptr::new(context.cast()),
+            None,
+            device,
+            size_of::<IbvDeviceAttr>(),
+        )
+    })?;
+    Ok(operations)
 }
 
 /// Opens the kernel's side of a context, in poll mode if `poll_idle_us` is not 0 and the kernel
@@ -129,10 +191,10 @@ unsafe fn get_context(
         size_of_val(&cmd)
     };
     let room = size_of_val(&resp);
-    #[cfg(not(feature = "pabi65"))]
+    #[cfg(pabi = "34")]
     // SAFETY: the buffers have at least the sizes given.
     let error = unsafe { ibv_cmd_get_context(verbs, &mut cmd, size, &mut resp, room) };
-    #[cfg(feature = "pabi65")]
+    #[cfg(not(pabi = "34"))]
     // SAFETY: the buffers have at least the sizes given; there are no file descriptors.
     let error = unsafe { ibv_cmd_get_context(verbs, &mut cmd, size, null_mut(), &mut resp, room) };
     match error {
@@ -152,8 +214,8 @@ unsafe fn get_context(
 pub(crate) unsafe extern "C" fn free_context(context: Ptr<IbvContext>) {
     // SAFETY: libibverbs allocated the context for `alloc_context`, and nothing uses it.
     unsafe {
-        let verbs = context.as_ptr().byte_sub(IbvContext::OFFSET);
-        verbs_uninit_context(verbs.cast());
+        let verbs = context.verbs;
+        verbs_uninit_context(verbs);
         os::free(verbs.cast());
     }
 }
@@ -165,7 +227,7 @@ pub(crate) unsafe extern "C" fn free_context(context: Ptr<IbvContext>) {
 /// `attr` has room for `attr_size` bytes.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: Ptr<IbvContext>,
-    input: Option<&IbvQueryDeviceExInput>,
+    input: Option<Foreign<IbvQueryDeviceExInput>>,
     attr: *mut IbvDeviceAttrEx,
     attr_size: usize,
 ) -> c_int {
@@ -195,12 +257,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 
 /// Writes a firmware version (three 16-bit numbers) as zero-terminated text.
 fn write_version(to: &mut [c_char; 64], version: u64) {
-    let mut text = [0_u8; 64];
     let part = |shift: u32| version.wrapping_shr(shift) & 0xffff;
-    let mut rest = text.as_mut_slice();
     // Three numbers of at most five digits fit.
-    let _ = write!(rest, "{}.{}.{}", part(32), part(16), part(0));
-    *to = text.map(|byte| byte as c_char);
+    let text = Text::<64>::new(format_args!("{}.{}.{}", part(32), part(16), part(0)));
+    *to = text.into_bytes().map(|byte| byte as c_char);
 }
 
 /// `ibv_query_rt_values_ex`: the clock of completion timestamps. All ticks are in `tv_nsec`, as
@@ -238,7 +298,47 @@ pub(crate) mod tests {
         (context.kernel.max_sge, context.kernel.max_inline) = (32, 512);
         context.doorbells = Doorbells::new(null.unwrap().into_raw_fd(), false);
         // SAFETY: the public part of a context that is never freed.
-        unsafe { Ptr::new(Box::into_raw(context).byte_add(IbvContext::OFFSET).cast()) }
+        unsafe { Ptr::new(Box::into_raw(context).cast()) }
+    }
+
+    /// Returns the index of the layout of a context in which `words` have been written, each to the
+    /// place of the size in a layout of `context` bytes before the public context.
+    fn layout_with(words: &[(usize, usize)]) -> Option<usize> {
+        let mut memory = [0_usize; ALLOCATION / 8];
+        for &(context, word) in words {
+            *memory.iter_mut().take(context / 8).last().unwrap() = word;
+        }
+        // SAFETY: the memory has that size.
+        let (found, _) = unsafe { layout_of(memory.as_ptr().cast()) }?;
+        LAYOUTS
+            .iter()
+            .position(|layout| layout.context == found.context)
+    }
+
+    #[test]
+    fn the_size_tells_the_layout() {
+        for (index, layout) in LAYOUTS.iter().enumerate() {
+            let place = (layout.context, layout.context_size());
+            assert_eq!(layout_with(&[place]), Some(index));
+            for other in LAYOUTS
+                .iter()
+                .filter(|other| other.context != layout.context)
+            {
+                // A pointer or 0 is at the place of the other layout.
+                let pointer = (other.context, 0x7f00_1234_5678);
+                assert_eq!(layout_with(&[pointer, place]), Some(index));
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_layout_is_refused() {
+        assert_eq!(layout_with(&[]), None);
+        for layout in LAYOUTS {
+            let (context, size) = (layout.context, layout.context_size());
+            assert_eq!(layout_with(&[(context, size + 8)]), None);
+            assert_eq!(layout_with(&[(context + 8, size + 24)]), None);
+        }
     }
 
     #[test]

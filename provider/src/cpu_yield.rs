@@ -12,6 +12,7 @@
 //! cost it several yields.
 
 use crate::clock;
+use crate::ffi::os;
 use core::cell::Cell;
 
 /// Empty polls between two reads of the clock, which cost more than a poll.
@@ -24,7 +25,10 @@ const MAX_YIELD_COST_NS: u64 = 1_000_000;
 /// Upper bound of [`YieldState::factor`].
 const MAX_FACTOR: u64 = 1 << 10;
 
-thread_local! {
+// The only use of `std`: a thread-local value without a destructor, which allocates nothing.
+extern crate std;
+
+std::thread_local! {
     /// State of a thread, not of a completion queue: a thread that polls several queues may have
     /// much to do although one of them stays empty.
     static STATE: YieldState = const { YieldState::new() };
@@ -56,7 +60,7 @@ pub(crate) fn after_completions(after: u64, completions: u32) {
 #[inline]
 pub(crate) fn after_empty_poll(after: u64) {
     if after != 0 && STATE.with(|state| state.is_due(after, now)) {
-        std::thread::yield_now();
+        os::sched_yield();
     }
 }
 

@@ -10,8 +10,9 @@ use crate::cq_ex;
 use crate::ffi::command;
 use crate::ffi::driver::ibv_cmd_req_notify_cq;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
-use crate::ffi::ptr::{Ptr, Public};
+use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::*;
+use crate::memory::Owned;
 use crate::object;
 use crate::ring::Ring;
 use crate::shortage::explained;
@@ -46,22 +47,23 @@ unsafe impl Public for IbvCqEx {
 }
 
 impl Cq {
-    /// Creates a completion queue that the kernel does not know yet. Fails like [`ring_for`].
+    /// Creates a completion queue that the kernel does not know yet. Fails with `EINVAL` if
+    /// `cqe` is 0 or more than the device's limit, or with `ENOMEM`.
     pub(crate) fn new(
         context: Ptr<IbvContext>,
         cqe: u32,
         has_channel: bool,
         shared: bool,
-    ) -> Result<Box<Self>, c_int> {
-        let ring = ring_for(&context, cqe)?;
-        Ok(Box::new(Self {
+    ) -> Result<Owned<Self>, c_int> {
+        let ring = ring_for(&context, capacity(&context, cqe)?)?;
+        Owned::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
             has_channel,
-            queue: CompletionQueue::new(ring, shared),
+            queue: CompletionQueue::new(ring, shared)?,
             current: UnsafeCell::new(abi::Cqe::default()),
-        }))
+        })
     }
 
     /// Acts on the result of a poll, which found `count` completions. If it found none, the program
@@ -78,17 +80,27 @@ impl Cq {
     }
 }
 
-/// Allocates a ring for `cqe` completions. Fails with `EINVAL` if `cqe` is 0 or more than the
-/// device's limit, or with `ENOMEM`.
-fn ring_for(context: &Context, cqe: u32) -> Result<Ring, c_int> {
+/// Returns the capacity of a ring for `cqe` completions. Fails with `EINVAL` if `cqe` is 0 or more
+/// than the device's limit.
+fn capacity(context: &Context, cqe: u32) -> Result<u32, c_int> {
     if cqe == 0 || cqe > context.device.max_cqe {
         return Err(EINVAL);
     }
-    let ring = Ring::allocate(cqe, STRIDE)?;
+    cqe.checked_next_power_of_two().ok_or(EINVAL)
+}
+
+/// Allocates a ring of a capacity. Fails with `ENOMEM`.
+fn ring_for(context: &Context, capacity: u32) -> Result<Ring, c_int> {
+    let ring = Ring::allocate(capacity, STRIDE)?;
+    set_flags(context, &ring);
+    Ok(ring)
+}
+
+/// Sets the flags of an empty ring.
+fn set_flags(context: &Context, ring: &Ring) {
     if context.kernel.features & abi::FEATURE_EVENT_LIMIT != 0 {
         ring.count_events();
     }
-    Ok(ring)
 }
 
 /// Creates a completion queue for `cqe` completions. If `shared` is false, the consumer promises to
@@ -96,10 +108,10 @@ fn ring_for(context: &Context, cqe: u32) -> Result<Ring, c_int> {
 fn create(
     context: Ptr<IbvContext>,
     cqe: u32,
-    channel: Option<&IbvCompChannel>,
+    channel: Option<Foreign<IbvCompChannel>>,
     comp_vector: c_int,
     shared: bool,
-) -> Result<Box<Cq>, c_int> {
+) -> Result<Owned<Cq>, c_int> {
     let cq = Cq::new(context, cqe, channel.is_some(), shared)?;
     let ring = cq.queue.ring();
     let spec = ring.spec();
@@ -114,7 +126,7 @@ fn create(
 pub(crate) extern "C" fn create_cq(
     context: Ptr<IbvContext>,
     cqe: c_int,
-    channel: Option<&IbvCompChannel>,
+    channel: Option<Foreign<IbvCompChannel>>,
     comp_vector: c_int,
 ) -> *mut IbvCq {
     let cqe = u32::try_from(cqe).unwrap_or(0);
@@ -122,20 +134,36 @@ pub(crate) extern "C" fn create_cq(
 }
 
 /// `ibv_create_cq_ex`. None of the flags concerns the kernel: it puts a timestamp into every
-/// completion.
-pub(crate) extern "C" fn create_cq_ex(
+/// completion. Of the flags of `enum ibv_create_cq_attr_flags` it has `SINGLE_THREADED`: a queue
+/// always passes to the error state if it overruns (IBA 10.8.1).
+///
+/// # Safety
+///
+/// `attr` has the members up to `comp_mask`, and those that `comp_mask` names.
+pub(crate) unsafe extern "C" fn create_cq_ex(
     context: Ptr<IbvContext>,
-    attr: &IbvCqInitAttrEx,
+    attr: *const IbvCqInitAttrEx,
 ) -> *mut IbvCqEx {
     object::create(|| {
-        if attr.comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || attr.wc_flags & !cq_ex::WC_FLAGS != 0 {
+        // SAFETY: the caller's contract.
+        let (cqe, channel, comp_vector) =
+            unsafe { ((*attr).cqe, (*attr).channel, (*attr).comp_vector) };
+        // SAFETY: as above.
+        let (wc_flags, comp_mask) = unsafe { ((*attr).wc_flags, (*attr).comp_mask) };
+        if comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || wc_flags & !cq_ex::WC_FLAGS != 0 {
             return Err(EOPNOTSUPP);
         }
-        let shared = attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS == 0
-            || attr.flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
-        let comp_vector = attr.comp_vector as c_int;
-        let mut cq = create(context, attr.cqe, attr.channel, comp_vector, shared)?;
-        cq_ex::set_functions(cq.verbs.get_mut(), attr.wc_flags);
+        let flags = match comp_mask & CQ_INIT_ATTR_MASK_FLAGS {
+            0 => 0,
+            // SAFETY: `comp_mask` names the member.
+            _ => unsafe { (*attr).flags },
+        };
+        if flags & !CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let shared = flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
+        let mut cq = create(context, cqe, channel, comp_vector as c_int, shared)?;
+        cq_ex::set_functions(cq.verbs.get_mut(), wc_flags);
         Ok(cq)
     })
 }
@@ -193,9 +221,10 @@ fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
 
 /// `ibv_resize_cq`.
 pub(crate) extern "C" fn resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int {
-    let ring = ring_for(&cq.context, u32::try_from(cqe).unwrap_or(0));
-    let resized = ring.and_then(|ring| {
-        cq.queue.resize(ring, |ring| {
+    let resized = capacity(&cq.context, u32::try_from(cqe).unwrap_or(0)).and_then(|capacity| {
+        let allocate = || Ring::allocate(capacity, STRIDE);
+        cq.queue.resize(capacity, allocate, |ring| {
+            set_flags(&cq.context, ring);
             let error = command::resize_cq(cq, cqe, ring.spec());
             explained(WHAT, ring.pinned(), error)
         })
@@ -238,16 +267,36 @@ pub(crate) mod tests {
         ] {
             let context = context();
             // SAFETY: the context is that of this test alone, and lives as long as the program.
-            let object = unsafe {
-                context
-                    .as_ptr()
-                    .byte_sub(IbvContext::OFFSET)
-                    .cast::<Context>()
-                    .as_mut()
-            };
+            let object = unsafe { context.as_ptr().cast::<Context>().as_mut() };
             object.unwrap().kernel.features = features;
             let cq = Cq::new(context, 4, true, true).ok().unwrap();
             assert_eq!(cq.queue.ring().counts_events(), counts);
+        }
+    }
+
+    /// A program's structure may end where a member begins that it does not name.
+    #[test]
+    fn flags_that_are_not_supported_are_refused() {
+        let end = crate::ring::tests::start_of_a_hole();
+        let offset = core::mem::offset_of!(IbvCqInitAttrEx, flags);
+        for (comp_mask, wc_flags, flags) in [(2, 0, None), (0, 1 << 30, None)]
+            .into_iter()
+            .chain((1..32).map(|bit| (CQ_INIT_ATTR_MASK_FLAGS, 0, Some(1_u32 << bit))))
+        {
+            let length = flags.map_or(offset.next_multiple_of(8), |_| offset + 4);
+            let attr = end.wrapping_sub(length).cast::<IbvCqInitAttrEx>();
+            // SAFETY: the members up to `length` are mapped.
+            unsafe {
+                attr.cast::<u8>().write_bytes(0, length);
+                (*attr).cqe = 1;
+                (*attr).wc_flags = wc_flags;
+                (*attr).comp_mask = comp_mask;
+                if let Some(flags) = flags {
+                    (*attr).flags = flags;
+                }
+                assert!(create_cq_ex(context(), attr).is_null());
+            }
+            assert_eq!(crate::ffi::os::errno(), EOPNOTSUPP);
         }
     }
 

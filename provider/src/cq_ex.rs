@@ -144,9 +144,10 @@ mod tests {
     use crate::context::tests::context;
     use crate::cq::tests::public;
     use crate::cq::Cq;
+    use crate::memory::Owned;
     use core::sync::atomic::Ordering;
 
-    fn queue(flags: u64) -> Box<Cq> {
+    fn queue(flags: u64) -> Owned<Cq> {
         let mut cq = Cq::new(context(), 4, false, true).ok().unwrap();
         set_functions(cq.verbs.get_mut(), flags);
         cq

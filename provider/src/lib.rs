@@ -11,6 +11,12 @@
 //! [`send_queue`], [`recv_queue`], [`completion_queue`] and their [`ring`], the memory shared with
 //! the kernel, which know no verbs.
 
+//! The library does not use `std` (except for a thread-local value in [`cpu_yield`]) nor `alloc`:
+//! their allocations end the program if there is no memory, their output ends it if standard error
+//! fails, and their environment is that of the user also in a set-user-ID program. [`memory`],
+//! [`text`] and [`environment`] replace them.
+
+#![cfg_attr(not(test), no_std)]
 #![cfg_attr(
     test,
     expect(clippy::unwrap_used, reason = "a test that panics has failed")
@@ -30,6 +36,7 @@ mod doorbell;
 mod environment;
 mod ffi;
 mod lock;
+mod memory;
 mod mw;
 mod object;
 mod post;
@@ -40,4 +47,5 @@ mod ring;
 mod send_queue;
 mod shortage;
 mod srq;
+mod text;
 mod wr;

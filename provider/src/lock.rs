@@ -6,6 +6,7 @@
 //! in one call and release it in another. Critical sections are short (a batch of ring entries) and
 //! never block, so waiters spin. The holder may have been preempted, so they yield after a while.
 
+use crate::ffi::os;
 use core::cell::UnsafeCell;
 use core::hint::spin_loop;
 use core::marker::PhantomData;
@@ -94,7 +95,7 @@ impl<T> Lock<T> {
                     spins = spins.saturating_add(1);
                     spin_loop();
                 } else {
-                    std::thread::yield_now();
+                    os::sched_yield();
                 }
             }
             if self.take() {

@@ -7,6 +7,7 @@ use crate::ffi::command;
 use crate::ffi::os::EINVAL;
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
+use crate::memory::Owned;
 use crate::object;
 use crate::shortage::{explained, NOT_PINNED};
 use core::ffi::c_int;
@@ -15,7 +16,7 @@ use core::ffi::c_int;
 pub(crate) extern "C" fn alloc_mw(pd: Ptr<IbvPd>, mw_type: u32) -> *mut IbvMw {
     object::create(|| {
         // libibverbs fills it in.
-        let mut mw = Box::<IbvMw>::default();
+        let mut mw = Owned::new(IbvMw::default())?;
         let error = command::alloc_mw(pd, mw_type, &mut mw);
         explained("a memory window", NOT_PINNED, error)?;
         Ok(mw)

@@ -3,21 +3,22 @@
 //! Code that the verbs that create objects have in common, and the objects without state of their
 //! own, which the kernel implements: protection domains, XRC domains and memory regions.
 //!
-//! An object is a box whose first member is the part that libibverbs and the program see.
+//! An object is an [`Owned`] whose first member is the part that libibverbs and the program see.
 
 use crate::ffi::command;
 use crate::ffi::driver::*;
 use crate::ffi::os;
-use crate::ffi::ptr::{Ptr, Public};
+use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::*;
+use crate::memory::Owned;
 use crate::shortage::{explained, NOT_PINNED};
 use core::ffi::{c_int, c_void};
 
 /// Creates an object with `make` and returns its public part. If `make` fails, returns null with
 /// the error in `errno`.
-pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Box<T>, c_int>) -> *mut P {
+pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Owned<T>, c_int>) -> *mut P {
     match make() {
-        Ok(object) => Box::into_raw(object).cast(),
+        Ok(object) => object.into_raw().cast(),
         Err(error) => os::fail(error),
     }
 }
@@ -26,12 +27,12 @@ pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Box<T>, c_int>) -> *mut
 ///
 /// # Safety
 ///
-/// [`create`] made `object` of a box of its [`Public::Object`]. If `error` is 0, nothing uses the
-/// object.
+/// [`create`] made `object` of an [`Owned`] of its [`Public::Object`]. If `error` is 0, nothing
+/// uses the object.
 pub(crate) unsafe fn destroy<P: Public>(object: Ptr<P>, error: c_int) -> c_int {
     if error == 0 {
-        // SAFETY: the box is no longer in use.
-        drop(unsafe { Box::from_raw(object.as_ptr().cast::<P::Object>()) });
+        // SAFETY: the object is no longer in use.
+        drop(unsafe { Owned::from_raw(object.as_ptr().cast::<P::Object>()) });
     }
     error
 }
@@ -66,7 +67,7 @@ destroying! {
 /// `ibv_alloc_pd`.
 pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
     create(|| {
-        let mut pd = Box::new(IbvPd { context, handle: 0 });
+        let mut pd = Owned::new(IbvPd { context, handle: 0 })?;
         let error = command::alloc_pd(context, &mut pd);
         explained("a protection domain", NOT_PINNED, error)?;
         Ok(pd)
@@ -76,10 +77,10 @@ pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
 /// `ibv_open_xrcd`.
 pub(crate) extern "C" fn open_xrcd(
     context: Ptr<IbvContext>,
-    attr: &IbvXrcdInitAttr,
+    attr: Foreign<IbvXrcdInitAttr>,
 ) -> *mut IbvXrcd {
     create(|| {
-        let mut xrcd = Box::<VerbsXrcd>::default();
+        let mut xrcd = Owned::new(VerbsXrcd::default())?;
         let size = size_of::<VerbsXrcd>() as c_int;
         let error = command::open_xrcd(context, &mut xrcd, size, attr);
         explained("an XRC domain", NOT_PINNED, error)?;
@@ -97,7 +98,7 @@ pub(crate) extern "C" fn reg_mr(
 ) -> *mut IbvMr {
     create(|| {
         // libibverbs fills it in.
-        let mut mr = Box::<VerbsMr>::default();
+        let mut mr = Owned::new(VerbsMr::default())?;
         let error = command::reg_mr(pd, addr, length, hca_va, access, &mut mr);
         explained("a memory region", (addr as u64, length), error)?;
         Ok(mr)

@@ -7,9 +7,10 @@ use crate::context::Context;
 use crate::ffi::command;
 use crate::ffi::driver::*;
 use crate::ffi::os::{check, EINVAL, EOPNOTSUPP};
-use crate::ffi::ptr::{Ptr, Public};
+use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
+use crate::memory::Owned;
 use crate::object::{self, status};
 use crate::recv_queue::RecvQueue;
 use crate::ring::{Ring, Shape};
@@ -18,7 +19,7 @@ use crate::shortage::{explained, NOT_PINNED};
 use crate::wr;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
+use core::mem::{offset_of, MaybeUninit};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A queue pair.
@@ -30,7 +31,7 @@ pub(crate) struct Qp {
     send_cq: Option<Ptr<IbvCq>>,
     recv_cq: Option<Ptr<IbvCq>>,
     pub(crate) sq: SendQueue,
-    /// `None` if no receive can be posted.
+    /// `None` if no receive can be posted. Its ring owns the memory of both, so it is dropped last.
     pub(crate) rq: Option<Lock<RecvQueue>>,
     /// The capacities. The kernel grants what it was asked for.
     pub(crate) cap: IbvQpCap,
@@ -96,7 +97,7 @@ impl Qp {
     ///
     /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
     /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
-    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Box<Self>, c_int> {
+    fn new(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Owned<Self>, c_int> {
         let opcodes = opcodes(attr.qp_type)?;
         let cap = &mut attr.cap;
         let (mut send_cq, mut recv_cq) = (attr.send_cq, attr.recv_cq);
@@ -107,12 +108,13 @@ impl Qp {
             _ if attr.srq.is_some() => (cap.max_recv_wr, cap.max_recv_sge) = (0, 0),
             _ => {}
         }
-        let (ring, recv_ring) = rings(&context, cap)?;
+        // SAFETY: `sq` uses the first one, and is dropped before `rq`.
+        let (ring, recv_ring) = unsafe { rings(&context, cap)? };
         cap.max_inline_data = context.kernel.max_inline;
         let sq = SendQueue::new(ring, cap, attr.sq_sig_all != 0);
         cap.max_inline_data = sq.max_inline();
         let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, cap.max_recv_wr)));
-        Ok(Box::new(Self {
+        Owned::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
@@ -127,7 +129,7 @@ impl Qp {
             qp_type: attr.qp_type,
             opcodes,
             state: AtomicU32::new(qp_state::RESET),
-        }))
+        })
     }
 
     /// Publishes and closes a batch of the send queue, and notifies the kernel of it. Fails with
@@ -207,7 +209,11 @@ impl Qp {
 
 /// Allocates the rings of a queue pair; the receive ring only if something can be posted to it.
 /// Fails with `EINVAL` if `cap` exceeds the limits of the device, or with `ENOMEM`.
-fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_int> {
+///
+/// # Safety
+///
+/// Nothing uses the first ring after the second is dropped.
+unsafe fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_int> {
     let Context { device, kernel, .. } = context;
     if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
         || cap.max_send_sge.max(cap.max_recv_sge) > kernel.max_sge
@@ -224,7 +230,8 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
         stride: abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?,
     };
     if cap.max_send_wr != 0 && cap.max_recv_wr != 0 {
-        let (ring, recv_ring) = Ring::pair(send, recv)?;
+        // SAFETY: the caller drops the receive ring last.
+        let (ring, recv_ring) = unsafe { Ring::pair(send, recv)? };
         return Ok((ring, Some(recv_ring)));
     }
     // The kernel does not pin a send ring without entries.
@@ -237,7 +244,7 @@ fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_in
 }
 
 /// Creates a queue pair. Sets `attr.cap` to its capacities.
-fn create(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Box<Qp>, c_int> {
+fn create(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Owned<Qp>, c_int> {
     let mut qp = Qp::new(context, attr)?;
     let ops = attr.send_ops_flags;
     let has_ops = attr.comp_mask & qp_init_attr::SEND_OPS_FLAGS != 0;
@@ -279,27 +286,69 @@ pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> 
 }
 
 /// `ibv_create_qp_ex`.
-pub(crate) extern "C" fn create_qp_ex(
+///
+/// # Safety
+///
+/// `attr` has the members up to `comp_mask`, and those that `comp_mask` names. It may be written.
+pub(crate) unsafe extern "C" fn create_qp_ex(
     context: Ptr<IbvContext>,
-    attr: &mut IbvQpInitAttrEx,
+    attr: *mut IbvQpInitAttrEx,
 ) -> *mut IbvQp {
     object::create(|| {
-        const COMP_MASK: u32 = qp_init_attr::PD | qp_init_attr::XRCD | qp_init_attr::SEND_OPS_FLAGS;
-        let mut local = *attr;
-        if local.comp_mask & qp_init_attr::CREATE_FLAGS != 0 && local.create_flags == 0 {
-            local.comp_mask &= !qp_init_attr::CREATE_FLAGS;
-        }
-        if local.comp_mask & !COMP_MASK != 0 {
-            return Err(EOPNOTSUPP);
-        }
+        // SAFETY: the caller's contract.
+        let mut local = unsafe { known_members(attr)? };
         let qp = create(context, &mut local)?;
-        attr.cap = local.cap;
+        // SAFETY: as above.
+        unsafe { (*attr).cap = local.cap };
         Ok(qp)
     })
 }
 
+/// Returns a copy of the members that `comp_mask` names; the others are zero. The program may have
+/// been compiled with a header in which the structure is shorter. Fails with `EOPNOTSUPP` if the
+/// program asks for something that rrxe does not have.
+///
+/// # Safety
+///
+/// `attr` has the members up to `comp_mask`, and those that `comp_mask` names.
+unsafe fn known_members(attr: *const IbvQpInitAttrEx) -> Result<IbvQpInitAttrEx, c_int> {
+    const COMP_MASK: u32 = qp_init_attr::PD
+        | qp_init_attr::XRCD
+        | qp_init_attr::CREATE_FLAGS
+        | qp_init_attr::SEND_OPS_FLAGS;
+    // SAFETY: the caller's contract. Of the copy, all bytes zero are valid: integers, and pointers
+    // that may be null.
+    unsafe {
+        let mut local: IbvQpInitAttrEx = command::zeroed();
+        attr.cast::<u8>().copy_to_nonoverlapping(
+            (&raw mut local).cast::<u8>(),
+            offset_of!(IbvQpInitAttrEx, pd),
+        );
+        let mask = local.comp_mask;
+        if mask & qp_init_attr::PD != 0 {
+            local.pd = (*attr).pd;
+        }
+        if mask & qp_init_attr::XRCD != 0 {
+            local.xrcd = (*attr).xrcd;
+        }
+        if mask & qp_init_attr::SEND_OPS_FLAGS != 0 {
+            local.send_ops_flags = (*attr).send_ops_flags;
+        }
+        if mask & !COMP_MASK != 0
+            || mask & qp_init_attr::CREATE_FLAGS != 0 && (*attr).create_flags != 0
+        {
+            return Err(EOPNOTSUPP);
+        }
+        local.comp_mask &= !qp_init_attr::CREATE_FLAGS;
+        Ok(local)
+    }
+}
+
 /// `ibv_open_qp`: creates another handle of an XRC target queue pair.
-pub(crate) extern "C" fn open_qp(context: Ptr<IbvContext>, attr: &IbvQpOpenAttr) -> *mut IbvQp {
+pub(crate) extern "C" fn open_qp(
+    context: Ptr<IbvContext>,
+    attr: Foreign<IbvQpOpenAttr>,
+) -> *mut IbvQp {
     object::create(|| {
         // SAFETY: integers, and pointers that may be null.
         let mut attributes: IbvQpInitAttrEx = unsafe { command::zeroed() };
@@ -368,7 +417,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: Ptr<IbvQp>) -> c_int {
 }
 
 /// `ibv_attach_mcast`.
-pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int {
+pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: Foreign<IbvGid>, lid: u16) -> c_int {
     let error = ibv_cmd_attach_mcast(qp, gid, lid);
     status(explained("a multicast membership", NOT_PINNED, error))
 }
@@ -396,7 +445,7 @@ pub(crate) mod tests {
         qp_type: u32,
         cap: &mut IbvQpCap,
         srq: Option<Ptr<IbvSrq>>,
-    ) -> Result<Box<Qp>, c_int> {
+    ) -> Result<Owned<Qp>, c_int> {
         // SAFETY: integers, and pointers that may be null.
         let mut attr: IbvQpInitAttrEx = unsafe { command::zeroed() };
         (attr.qp_type, attr.cap, attr.srq) = (qp_type, *cap, srq);
@@ -405,20 +454,20 @@ pub(crate) mod tests {
         qp
     }
 
-    fn new(qp_type: u32, cap: &mut IbvQpCap) -> Result<Box<Qp>, c_int> {
+    fn new(qp_type: u32, cap: &mut IbvQpCap) -> Result<Owned<Qp>, c_int> {
         create(qp_type, cap, None)
     }
 
     /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never takes an
     /// entry, and it needs no doorbell.
-    fn ready(qp_type: u32, mut cap: IbvQpCap) -> Box<Qp> {
+    fn ready(qp_type: u32, mut cap: IbvQpCap) -> Owned<Qp> {
         let qp = new(qp_type, &mut cap).ok().unwrap();
         qp.set_state(qp_state::RTS);
         qp.sq.ring().set_doorbell_event(1 << 30);
         qp
     }
 
-    pub(crate) fn small(qp_type: u32) -> Box<Qp> {
+    pub(crate) fn small(qp_type: u32) -> Owned<Qp> {
         ready(
             qp_type,
             IbvQpCap {
@@ -462,6 +511,41 @@ pub(crate) mod tests {
             assert_eq!((command.sq.addr, command.sq.capacity), (0, 0));
             assert_eq!(command.rq.capacity, capacity);
             assert_eq!(command.rq.addr % 4096, 0);
+        }
+    }
+
+    /// An old program's structure may end where a member begins that it does not name.
+    #[test]
+    fn only_members_that_are_named_are_read() {
+        use core::ptr::addr_of_mut;
+
+        let end = crate::ring::tests::start_of_a_hole();
+        for (comp_mask, length) in [
+            (0, offset_of!(IbvQpInitAttrEx, pd)),
+            (qp_init_attr::PD, offset_of!(IbvQpInitAttrEx, xrcd)),
+            (
+                qp_init_attr::XRCD,
+                offset_of!(IbvQpInitAttrEx, create_flags),
+            ),
+            (
+                qp_init_attr::CREATE_FLAGS,
+                offset_of!(IbvQpInitAttrEx, unused_from_rwq_ind_tbl),
+            ),
+            (qp_init_attr::SEND_OPS_FLAGS, size_of::<IbvQpInitAttrEx>()),
+            (1 << 30, offset_of!(IbvQpInitAttrEx, pd)),
+        ] {
+            let attr = end.wrapping_sub(length).cast::<IbvQpInitAttrEx>();
+            // SAFETY: the members up to `length` are mapped.
+            let copy = unsafe {
+                attr.cast::<u8>().write_bytes(0, length);
+                addr_of_mut!((*attr).comp_mask).write(comp_mask);
+                addr_of_mut!((*attr).cap.max_send_wr).write(17);
+                known_members(attr)
+            };
+            match copy {
+                Ok(copy) => assert_eq!(copy.cap.max_send_wr, 17),
+                Err(error) => assert_eq!((error, comp_mask), (EOPNOTSUPP, 1 << 30)),
+            }
         }
     }
 

@@ -5,8 +5,11 @@
 
 use crate::abi;
 use crate::ffi::driver::*;
+use crate::ffi::layouts::LAYOUTS;
+use crate::ffi::ptr::{Foreign, Ptr};
 use crate::ffi::verbs::*;
-use crate::ffi::{command, ptr::Ptr};
+use crate::ffi::{command, os};
+use crate::memory::Owned;
 use crate::{ah, context, cq, mw, object, post, qp, srq};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -47,74 +50,87 @@ extern "C" fn register() {
 #[cfg_attr(not(test), used, link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
 
-/// Returns the table of operations: each has its offset in the table of private ABI 34 and of 65,
-/// which inserts operations between those of 34, its function, and the C type.
+/// Defines `operations`, which returns the table of operations in a layout. Each operation has its
+/// name in `struct verbs_context_ops`, its function, and the C type.
 ///
 /// The types state what libibverbs guarantees: a [`Ptr`] points to an object of this provider, a
-/// reference to a structure of the program (or of libibverbs) that may be read, a mutable one to
-/// one that may also be written. An optional argument may be null.
+/// [`Foreign`] or a reference to a structure of the program (or of libibverbs) that may be read, a
+/// mutable reference to one that may also be written. An optional argument may be null.
 macro_rules! operations {
     ($(
-        ($pabi34:literal, $pabi65:literal) $function:path: fn($($type:ty),*) $(-> $result:ty)?;
-    )*) => {{
-        let mut table = [core::ptr::null(); OPERATIONS];
-        $({
-            let function: unsafe extern "C" fn($($type),*) $(-> $result)? = $function;
-            table[const { by_pabi($pabi34, $pabi65) / 8 }] = function as *const c_void;
-        })*
-        VerbsContextOps(table)
-    }};
+        $name:ident = $function:path: fn($($type:ty),*) $(-> $result:ty)?;
+    )*) => {
+        #[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
+        const fn operations(layout: &Layout) -> VerbsContextOps {
+            let mut table = NO_OPERATIONS;
+            $({
+                let function: unsafe extern "C" fn($($type),*) $(-> $result)? = $function;
+                table.0[layout.position(stringify!($name))] = function as *const c_void;
+            })*
+            table
+        }
+    };
 }
 
-/// Verbs that this provider implements.
-pub(crate) static OPS: VerbsContextOps = operations! {
-    (464, 552) context::query_device_ex: fn(
-        Ptr<IbvContext>, Option<&IbvQueryDeviceExInput>, *mut IbvDeviceAttrEx, usize
+operations! {
+    query_device_ex = context::query_device_ex: fn(
+        Ptr<IbvContext>, Option<Foreign<IbvQueryDeviceExInput>>, *mut IbvDeviceAttrEx, usize
     ) -> c_int;
-    (480, 568) command::query_port: fn(Ptr<IbvContext>, u8, &mut IbvPortAttr) -> c_int;
-    (504, 600) context::query_rt_values: fn(Ptr<IbvContext>, &mut IbvValuesEx) -> c_int;
-    (312, 368) context::free_context: fn(Ptr<IbvContext>);
-    (40, 56) object::alloc_pd: fn(Ptr<IbvContext>) -> *mut IbvPd;
-    (208, 240) object::dealloc_pd: fn(Ptr<IbvPd>) -> c_int;
-    (544, 656) object::reg_mr: fn(Ptr<IbvPd>, *mut c_void, usize, u64, c_int) -> *mut IbvMr;
-    (560, 680) object::rereg_mr: fn(
+    query_port = command::query_port: fn(Ptr<IbvContext>, u8, Foreign<IbvPortAttr>) -> c_int;
+    query_rt_values = context::query_rt_values: fn(Ptr<IbvContext>, &mut IbvValuesEx) -> c_int;
+    free_context = context::free_context: fn(Ptr<IbvContext>);
+    alloc_pd = object::alloc_pd: fn(Ptr<IbvContext>) -> *mut IbvPd;
+    dealloc_pd = object::dealloc_pd: fn(Ptr<IbvPd>) -> c_int;
+    reg_mr = object::reg_mr: fn(Ptr<IbvPd>, *mut c_void, usize, u64, c_int) -> *mut IbvMr;
+    rereg_mr = object::rereg_mr: fn(
         Ptr<VerbsMr>, c_int, Option<Ptr<IbvPd>>, *mut c_void, usize, c_int
     ) -> c_int;
-    (224, 256) object::dereg_mr: fn(Ptr<VerbsMr>) -> c_int;
-    (16, 32) mw::alloc_mw: fn(Ptr<IbvPd>, u32) -> *mut IbvMw;
-    (80, 96) post::bind_mw: fn(Ptr<IbvQp>, Ptr<IbvMw>, &IbvMwBind) -> c_int;
-    (200, 232) object::dealloc_mw: fn(Ptr<IbvMw>) -> c_int;
-    (104, 120) ah::create_ah: fn(Ptr<IbvPd>, &IbvAhAttr) -> *mut IbvAh;
-    (232, 264) object::destroy_ah: fn(Ptr<IbvAh>) -> c_int;
-    (120, 144) cq::create_cq: fn(
-        Ptr<IbvContext>, c_int, Option<&IbvCompChannel>, c_int
+    dereg_mr = object::dereg_mr: fn(Ptr<VerbsMr>) -> c_int;
+    alloc_mw = mw::alloc_mw: fn(Ptr<IbvPd>, u32) -> *mut IbvMw;
+    bind_mw = post::bind_mw: fn(Ptr<IbvQp>, Ptr<IbvMw>, &IbvMwBind) -> c_int;
+    dealloc_mw = object::dealloc_mw: fn(Ptr<IbvMw>) -> c_int;
+    create_ah = ah::create_ah: fn(Ptr<IbvPd>, Foreign<IbvAhAttr>) -> *mut IbvAh;
+    destroy_ah = object::destroy_ah: fn(Ptr<IbvAh>) -> c_int;
+    create_cq = cq::create_cq: fn(
+        Ptr<IbvContext>, c_int, Option<Foreign<IbvCompChannel>>, c_int
     ) -> *mut IbvCq;
-    (128, 152) cq::create_cq_ex: fn(Ptr<IbvContext>, &IbvCqInitAttrEx) -> *mut IbvCqEx;
-    (248, 288) object::destroy_cq: fn(Ptr<IbvCq>) -> c_int;
-    (568, 688) cq::resize_cq: fn(Ptr<IbvCq>, c_int) -> c_int;
-    (424, 496) cq::poll_cq: fn(Ptr<IbvCq>, c_int, *mut IbvWc) -> c_int;
-    (552, 672) cq::req_notify_cq: fn(Ptr<IbvCq>, c_int) -> c_int;
-    (152, 176) qp::create_qp: fn(Ptr<IbvPd>, &mut IbvQpInitAttr) -> *mut IbvQp;
-    (160, 184) qp::create_qp_ex: fn(Ptr<IbvContext>, &mut IbvQpInitAttrEx) -> *mut IbvQp;
-    (376, 448) qp::modify_qp: fn(Ptr<IbvQp>, &IbvQpAttr, c_int) -> c_int;
-    (488, 584) qp::query_qp: fn(
+    create_cq_ex = cq::create_cq_ex: fn(Ptr<IbvContext>, *const IbvCqInitAttrEx) -> *mut IbvCqEx;
+    destroy_cq = object::destroy_cq: fn(Ptr<IbvCq>) -> c_int;
+    resize_cq = cq::resize_cq: fn(Ptr<IbvCq>, c_int) -> c_int;
+    poll_cq = cq::poll_cq: fn(Ptr<IbvCq>, c_int, *mut IbvWc) -> c_int;
+    req_notify_cq = cq::req_notify_cq: fn(Ptr<IbvCq>, c_int) -> c_int;
+    create_qp = qp::create_qp: fn(Ptr<IbvPd>, &mut IbvQpInitAttr) -> *mut IbvQp;
+    create_qp_ex = qp::create_qp_ex: fn(Ptr<IbvContext>, *mut IbvQpInitAttrEx) -> *mut IbvQp;
+    modify_qp = qp::modify_qp: fn(Ptr<IbvQp>, &IbvQpAttr, c_int) -> c_int;
+    query_qp = qp::query_qp: fn(
         Ptr<IbvQp>, &mut MaybeUninit<IbvQpAttr>, c_int, &mut MaybeUninit<IbvQpInitAttr>
     ) -> c_int;
-    (272, 312) qp::destroy_qp: fn(Ptr<IbvQp>) -> c_int;
-    (416, 488) object::open_xrcd: fn(Ptr<IbvContext>, &IbvXrcdInitAttr) -> *mut IbvXrcd;
-    (88, 104) object::close_xrcd: fn(Ptr<IbvXrcd>) -> c_int;
-    (408, 480) qp::open_qp: fn(Ptr<IbvContext>, &IbvQpOpenAttr) -> *mut IbvQp;
-    (176, 200) srq::create_srq: fn(Ptr<IbvPd>, &mut IbvSrqInitAttr) -> *mut IbvSrq;
-    (184, 208) srq::create_srq_ex: fn(Ptr<IbvContext>, &mut IbvSrqInitAttrEx) -> *mut IbvSrq;
-    (328, 384) srq::get_srq_num: fn(Ptr<IbvSrq>, &mut MaybeUninit<u32>) -> c_int;
-    (392, 464) srq::modify_srq: fn(Ptr<IbvSrq>, &IbvSrqAttr, c_int) -> c_int;
-    (512, 608) command::query_srq: fn(Ptr<IbvSrq>, &mut MaybeUninit<IbvSrqAttr>) -> c_int;
-    (288, 328) object::destroy_srq: fn(Ptr<IbvSrq>) -> c_int;
-    (456, 528) srq::post_srq_recv: fn(Ptr<IbvSrq>, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
-    (72, 88) qp::attach_mcast: fn(Ptr<IbvQp>, &IbvGid, u16) -> c_int;
-    (304, 344) ibv_cmd_detach_mcast: fn(Ptr<IbvQp>, &IbvGid, u16) -> c_int;
-    (440, 512) post::post_send: fn(Ptr<IbvQp>, *mut IbvSendWr, *mut *mut IbvSendWr) -> c_int;
-    (432, 504) post::post_recv: fn(Ptr<IbvQp>, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
+    destroy_qp = qp::destroy_qp: fn(Ptr<IbvQp>) -> c_int;
+    open_xrcd = object::open_xrcd: fn(Ptr<IbvContext>, Foreign<IbvXrcdInitAttr>) -> *mut IbvXrcd;
+    close_xrcd = object::close_xrcd: fn(Ptr<IbvXrcd>) -> c_int;
+    open_qp = qp::open_qp: fn(Ptr<IbvContext>, Foreign<IbvQpOpenAttr>) -> *mut IbvQp;
+    create_srq = srq::create_srq: fn(Ptr<IbvPd>, &mut IbvSrqInitAttr) -> *mut IbvSrq;
+    create_srq_ex = srq::create_srq_ex: fn(Ptr<IbvContext>, *mut IbvSrqInitAttrEx) -> *mut IbvSrq;
+    get_srq_num = srq::get_srq_num: fn(Ptr<IbvSrq>, &mut MaybeUninit<u32>) -> c_int;
+    modify_srq = srq::modify_srq: fn(Ptr<IbvSrq>, &IbvSrqAttr, c_int) -> c_int;
+    query_srq = command::query_srq: fn(Ptr<IbvSrq>, &mut MaybeUninit<IbvSrqAttr>) -> c_int;
+    destroy_srq = object::destroy_srq: fn(Ptr<IbvSrq>) -> c_int;
+    post_srq_recv = srq::post_srq_recv: fn(Ptr<IbvSrq>, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
+    attach_mcast = qp::attach_mcast: fn(Ptr<IbvQp>, Foreign<IbvGid>, u16) -> c_int;
+    detach_mcast = ibv_cmd_detach_mcast: fn(Ptr<IbvQp>, Foreign<IbvGid>, u16) -> c_int;
+    post_send = post::post_send: fn(Ptr<IbvQp>, *mut IbvSendWr, *mut *mut IbvSendWr) -> c_int;
+    post_recv = post::post_recv: fn(Ptr<IbvQp>, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
+}
+
+/// Verbs that this provider implements, for each layout.
+pub(crate) static OPS: [VerbsContextOps; LAYOUTS.len()] = {
+    let mut tables = [NO_OPERATIONS; LAYOUTS.len()];
+    let mut rest: (&[Layout], &mut [VerbsContextOps]) = (LAYOUTS, &mut tables);
+    while let ([layout, layouts @ ..], [table, tables @ ..]) = rest {
+        *table = operations(layout);
+        rest = (layouts, tables);
+    }
+    tables
 };
 
 /// Allocates a device that libibverbs has found; libibverbs fills it in.
@@ -123,7 +139,10 @@ pub(crate) static OPS: VerbsContextOps = operations! {
 ///
 /// Called by libibverbs.
 unsafe extern "C" fn alloc_device(_sysfs_dev: *mut VerbsSysfsDev) -> *mut VerbsDevice {
-    Box::into_raw(Box::new(VerbsDevice { unused: [0; 89] }))
+    match Owned::new(VerbsDevice { unused: [0; 89] }) {
+        Ok(device) => device.into_raw(),
+        Err(error) => os::fail(error),
+    }
 }
 
 /// Frees a device.
@@ -133,7 +152,7 @@ unsafe extern "C" fn alloc_device(_sysfs_dev: *mut VerbsSysfsDev) -> *mut VerbsD
 /// Called by libibverbs with an unused device that [`alloc_device`] returned.
 unsafe extern "C" fn uninit_device(device: *mut VerbsDevice) {
     // SAFETY: the caller's contract.
-    drop(unsafe { Box::from_raw(device) });
+    drop(unsafe { Owned::from_raw(device) });
 }
 
 #[cfg(test)]

@@ -8,14 +8,15 @@
 //! of the consumer counter returns it. So entries need no atomics.
 
 use crate::abi;
-use crate::ffi::driver::{ibv_dofork_range, ibv_dontfork_range};
 use crate::ffi::os::{self, EINVAL, ENOMEM};
 use core::ffi::c_int;
 use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{fence, AtomicU32, Ordering};
-use std::sync::Arc;
 
 /// Memory of one or two rings.
+///
+/// When the process forks, it keeps the memory, and the child gets a copy: the kernel copies pinned
+/// pages at once (`copy_present_page()` in mm/memory.c). So `ibv_dontfork_range` is not needed.
 ///
 /// # Invariants
 ///
@@ -32,7 +33,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps zeroed memory. Fails with `ENOMEM`.
-    fn new(bytes: usize) -> Result<Arc<Self>, c_int> {
+    fn new(bytes: usize) -> Result<Self, c_int> {
         let prot = os::PROT_READ | os::PROT_WRITE;
         let flags = os::MAP_PRIVATE | os::MAP_ANONYMOUS;
         // SAFETY: the kernel chooses the address, so no existing mapping changes.
@@ -42,25 +43,15 @@ impl Mapping {
         }
         // INVARIANT: just mapped with that size.
         let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
-        let mapping = Self { base, bytes };
-        // Does nothing unless the program called ibv_fork_init().
-        // SAFETY: the range is a mapping of our own.
-        let error = unsafe { ibv_dontfork_range(base.as_ptr().cast(), bytes) };
-        if error != 0 {
-            return Err(ENOMEM);
-        }
-        Ok(Arc::new(mapping))
+        Ok(Self { base, bytes })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: by the invariant the mapping is ours. The kernel's object is gone or was never
-        // created, and the last ring in it was dropped.
-        unsafe {
-            ibv_dofork_range(self.base.as_ptr().cast(), self.bytes);
-            os::munmap(self.base.as_ptr().cast(), self.bytes);
-        }
+        // created, and nothing uses a ring in it.
+        unsafe { os::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
@@ -88,13 +79,14 @@ impl Shape {
 ///
 /// # Invariants
 ///
-/// `mapping` has at least `RING_HEADER_SIZE + (mask + 1) * stride` bytes from `base` on, which no
+/// At least `RING_HEADER_SIZE + (mask + 1) * stride` bytes are mapped from `base` on, which no
 /// other ring uses. `base` is a multiple of 64, `stride` one of 16, and `mask + 1` a power of two.
 pub(crate) struct Ring {
     base: NonNull<u8>,
     mask: u32,
     stride: u32,
-    mapping: Arc<Mapping>,
+    /// The memory. `None` for the first of a pair: the second one owns the memory of both.
+    mapping: Option<Mapping>,
 }
 
 // SAFETY: the memory is owned and the header words are atomic. The protocol above says which side
@@ -111,40 +103,76 @@ impl Ring {
         let (spec, bytes) = Shape { entries, stride }.spec()?;
         let mapping = Mapping::new(bytes)?;
         // SAFETY: the mapping has the bytes of this one ring.
-        Ok(unsafe { Self::at(&mapping, 0, spec) })
+        let ring = unsafe { Self::at(&mapping, 0, spec) };
+        Ok(Self {
+            mapping: Some(mapping),
+            ..ring
+        })
     }
 
     /// Allocates two empty rings in one mapping, which the kernel must pin as a whole.
     ///
     /// Fails with `EINVAL` if a size cannot be expressed, or with `ENOMEM`.
-    pub(crate) fn pair(first: Shape, second: Shape) -> Result<(Self, Self), c_int> {
+    ///
+    /// # Safety
+    ///
+    /// Nothing uses the first ring after the second is dropped.
+    pub(crate) unsafe fn pair(first: Shape, second: Shape) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
         let offset = first.next_ring().ok_or(EINVAL)?;
         let mapping = Mapping::new(offset.checked_add(bytes).ok_or(EINVAL)?)?;
         // SAFETY: the mapping has the bytes of the first up to `offset`, a multiple of 64, and from
         // there those of the second.
-        Ok(unsafe {
+        let (first, second) = unsafe {
             (
                 Self::at(&mapping, 0, first),
                 Self::at(&mapping, offset, second),
             )
-        })
+        };
+        let mapping = Some(mapping);
+        Ok((first, Self { mapping, ..second }))
     }
 
-    /// Creates the ring of a specification, starting at byte `start` of a mapping.
+    /// Creates the ring of a specification, starting at byte `start` of a mapping, which the caller
+    /// keeps.
     ///
     /// # Safety
     ///
     /// `start` is a multiple of 64, and no other ring uses the `spec.size()` bytes of the mapping
-    /// that begin there.
-    unsafe fn at(mapping: &Arc<Mapping>, start: usize, spec: abi::RingSpec) -> Self {
+    /// that begin there. Nothing uses the ring without the mapping.
+    unsafe fn at(mapping: &Mapping, start: usize, spec: abi::RingSpec) -> Self {
         // INVARIANT: as the caller says; a capacity is a power of two, and so at least 1.
         Self {
             // SAFETY: inside the mapping, by the caller's contract.
             base: unsafe { mapping.base.add(start) },
             mask: spec.capacity.wrapping_sub(1),
             stride: spec.stride,
-            mapping: Arc::clone(mapping),
+            mapping: None,
+        }
+    }
+
+    /// Gives back the memory of a ring that neither side uses. The ring keeps its addresses.
+    pub(crate) fn discard(&self) {
+        if let Some(Mapping { base, bytes }) = &self.mapping {
+            // SAFETY: the mapping is an anonymous one of this ring alone, and neither side uses its
+            // entries.
+            unsafe { os::discard(base.as_ptr().cast(), *bytes) };
+        }
+    }
+
+    /// Makes a ring empty and disarmed that neither side uses.
+    pub(crate) fn reset(&self) {
+        for word in [
+            abi::RING_PRODUCER,
+            abi::RING_CONSUMER,
+            abi::RING_DOORBELL,
+            abi::RING_DOORBELL_EVENT,
+            abi::RING_ARM,
+            abi::RING_NOTIFIED,
+            abi::RING_EVENTS,
+            abi::RING_FLAGS,
+        ] {
+            self.word(word).store(0, Ordering::SeqCst);
         }
     }
 
@@ -158,9 +186,10 @@ impl Ring {
     }
 
     /// Returns the address and size in bytes of the memory that the kernel pins for this ring, and
-    /// for the other one of a pair.
+    /// for the first one of a pair. The first one returns nothing.
     pub(crate) fn pinned(&self) -> (u64, usize) {
-        (self.mapping.base.as_ptr() as u64, self.mapping.bytes)
+        let of = |mapping: &Mapping| (mapping.base.as_ptr() as u64, mapping.bytes);
+        self.mapping.as_ref().map_or((0, 0), of)
     }
 
     /// Returns the number of entries.
@@ -272,11 +301,27 @@ impl Ring {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Ring, Shape};
+pub(crate) mod tests {
+    use super::{Mapping, Ring, Shape};
     use crate::abi;
-    use crate::ffi::os::EINVAL;
+    use crate::ffi::os::{self, EINVAL};
     use core::sync::atomic::Ordering;
+
+    /// Returns the end of a page behind which nothing is mapped. The page stays mapped.
+    pub(crate) fn start_of_a_hole() -> *mut u8 {
+        let page = os::getauxval(os::AT_PAGESZ) as usize;
+        let mapping = Mapping::new(page.wrapping_mul(2)).unwrap();
+        let end = mapping.base.as_ptr().wrapping_add(page);
+        core::mem::forget(mapping);
+        // SAFETY: the second page is one of this mapping, which nothing uses. No access to it is
+        // allowed from here on, and nothing else can be mapped there.
+        let hidden = unsafe { os::mmap(end.cast(), page, 0, HIDDEN, -1, 0) };
+        assert_eq!(hidden, end.cast());
+        end
+    }
+
+    /// MAP_FIXED.
+    const HIDDEN: core::ffi::c_int = os::MAP_PRIVATE | os::MAP_ANONYMOUS | 0x10;
 
     #[test]
     fn rounds_up_to_a_power_of_two() {
@@ -294,20 +339,36 @@ mod tests {
     fn two_in_one_mapping() {
         let shape = |entries, stride| Shape { entries, stride };
         let address = |ring: &Ring| ring.spec().addr as usize;
-        let (first, second) = Ring::pair(shape(3, 80), shape(5, 48)).unwrap();
+        let pair = |first, second| {
+            // SAFETY: the first ring is dropped before the second.
+            unsafe { Ring::pair(first, second) }
+        };
+        let (first, second) = pair(shape(3, 80), shape(5, 48)).unwrap();
         assert_eq!((first.capacity(), second.capacity()), (4, 8));
         // 256 + 4 * 80 bytes are 9 cache lines.
         assert_eq!(address(&second) - address(&first), 576);
         assert_eq!(first.spec().next_ring(), Some(576));
-        assert_eq!(first.pinned(), (first.spec().addr, 576 + 256 + 8 * 48));
-        assert_eq!(first.pinned(), second.pinned());
+        assert_eq!(second.pinned(), (first.spec().addr, 576 + 256 + 8 * 48));
+        assert_eq!(first.pinned(), (0, 0));
         let last = second.slot(7) as usize;
         drop(first);
         // The memory stays mapped for the other ring.
         // SAFETY: inside the second ring, which is alive and not shared.
         unsafe { core::ptr::write_bytes(last as *mut u8, 1, 48) };
         let much = shape(1 << 31, u32::MAX & !15);
-        assert_eq!(Ring::pair(much, shape(u32::MAX, 16)).err(), Some(EINVAL));
+        assert_eq!(pair(much, shape(u32::MAX, 16)).err(), Some(EINVAL));
+    }
+
+    #[test]
+    fn a_discarded_ring_has_no_contents() {
+        let ring = Ring::allocate(64, 64).unwrap();
+        ring.arm(abi::ARM_ANY);
+        let last = ring.slot(63);
+        // SAFETY: inside the ring, which this test alone uses.
+        unsafe { last.write(1) };
+        ring.discard();
+        // SAFETY: as above.
+        assert_eq!((ring.is_armed(), unsafe { last.read() }), (false, 0));
     }
 
     #[test]

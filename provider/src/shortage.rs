@@ -11,7 +11,9 @@
 
 use crate::environment::EXPLAINS;
 use crate::ffi::os;
+use crate::text::say;
 use core::ffi::c_int;
+use core::fmt;
 use core::sync::atomic::Ordering;
 
 /// Bit of the capability to pin without a limit (CAP_IPC_LOCK, linux/capability.h) in the set that
@@ -28,32 +30,34 @@ pub(crate) fn explained(what: &str, pinned: (u64, usize), error: c_int) -> Resul
     if error == 0 {
         return Ok(());
     }
-    let text = match error {
-        _ if !EXPLAINS.load(Ordering::Relaxed) => None,
-        os::ENOMEM => memlock(what, pinned),
-        os::EDQUOT => Some(share(what)),
-        _ => None,
-    };
-    if let Some(text) = text {
-        eprintln!("{text}");
+    if EXPLAINS.load(Ordering::Relaxed) {
+        match error {
+            os::ENOMEM => explain_memlock(what, pinned),
+            os::EDQUOT => explain_share(what),
+            _ => {}
+        }
     }
     Err(error)
 }
 
-/// Explains the shortage of locked memory, or returns `None` if RLIMIT_MEMLOCK is not the cause.
-fn memlock(what: &str, (addr, bytes): (u64, usize)) -> Option<String> {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let limit = field(&limits, "Max locked memory")?;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let bytes = touched(addr, bytes, os::getauxval(os::AT_PAGESZ));
+/// Explains the shortage of locked memory, if RLIMIT_MEMLOCK is the cause.
+fn explain_memlock(what: &str, (addr, bytes): (u64, usize)) {
+    let (mut limits, mut status) = ([0; 2048], [0; 8192]);
+    let limits = os::read_file(c"/proc/self/limits", &mut limits);
+    let status = os::read_file(c"/proc/self/status", &mut status);
     // Without a limit the text is "unlimited".
-    shortage(what, bytes, limit.parse().ok()?, &status)
+    let limit = field(limits, "Max locked memory").and_then(|text| text.parse().ok());
+    let bytes = touched(addr, bytes, os::getauxval(os::AT_PAGESZ));
+    if let Some(shortage) = limit.and_then(|limit| shortage(what, bytes, limit, status)) {
+        say(format_args!("{shortage}"));
+    }
 }
 
 /// Returns the first word behind `name` in a file of /proc.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()
+fn field<'a>(text: &'a [u8], name: &str) -> Option<&'a str> {
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let line = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+    core::str::from_utf8(line).ok()?.split_whitespace().next()
 }
 
 /// Returns the bytes of all pages that contain a part of the `bytes` bytes from `addr` on.
@@ -63,9 +67,34 @@ fn touched(addr: u64, bytes: usize, page: u64) -> u64 {
     whole.checked_next_multiple_of(page).unwrap_or(whole)
 }
 
-/// Returns the line for a process with the given /proc/self/status that asked for `bytes` bytes, or
-/// `None` if the limit allows for them.
-fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> {
+/// A shortage of locked memory. Sizes are in KiB.
+struct Shortage<'a> {
+    what: &'a str,
+    bytes: u64,
+    limit: u64,
+    pinned: u64,
+}
+
+impl fmt::Display for Shortage<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            bytes,
+            limit,
+            pinned,
+        } = self;
+        write!(
+            to,
+            "{what} takes {bytes} KiB of locked memory, but the limit (RLIMIT_MEMLOCK) is {limit} \
+             KiB, of which {pinned} KiB are in use; raise it: ulimit -l in a shell, memlock in \
+             /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit"
+        )
+    }
+}
+
+/// Returns the shortage of a process with the given /proc/self/status that asked for `bytes` bytes,
+/// or `None` if the limit allows for them.
+fn shortage<'a>(what: &'a str, bytes: u64, limit: u64, status: &[u8]) -> Option<Shortage<'a>> {
     let capabilities = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     if capabilities.is_some_and(|all| all & MAY_PIN_ALL != 0) {
         return None;
@@ -76,31 +105,26 @@ fn shortage(what: &str, bytes: u64, limit: u64, status: &str) -> Option<String> 
         return None;
     }
     let [bytes, limit, pinned] = [bytes, limit, pinned].map(|n| n.div_ceil(1024));
-    Some(format!(
-        "librrxe: {what} takes {bytes} KiB of locked memory, but the limit (RLIMIT_MEMLOCK) is \
-         {limit} KiB, of which {pinned} KiB are in use; raise it: ulimit -l in a shell, memlock in \
-         /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit"
-    ))
+    Some(Shortage {
+        what,
+        bytes,
+        limit,
+        pinned,
+    })
 }
 
-fn share(what: &str) -> String {
-    format!(
-        "librrxe: {what} exceeds the share of this user (LIMITS in rrxe(7)); CAP_SYS_RESOURCE \
-         lifts it"
-    )
+fn explain_share(what: &str) {
+    say(format_args!(
+        "{what} exceeds the share of this user (LIMITS in rrxe(7)); CAP_SYS_RESOURCE lifts it"
+    ));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const STATUS: &str = "Name:\tx\nVmPin:\t      48 kB\nCapEff:\t0000000000000000\n";
+    const STATUS: &[u8] = b"Name:\tx\nVmPin:\t      48 kB\nCapEff:\t0000000000000000\n";
     const KIB: u64 = 1024;
-
-    #[test]
-    fn names_the_object() {
-        assert!(share("a queue pair").contains("a queue pair exceeds the share"));
-    }
 
     #[test]
     fn whole_pages_count() {
@@ -112,7 +136,11 @@ mod tests {
 
     #[test]
     fn says_what_is_missing() {
-        let text = shortage("a queue pair", 20 * KIB, 64 * KIB, STATUS).unwrap();
+        let shortage = |what, bytes, status| {
+            let found = shortage(what, bytes, 64 * KIB, status)?;
+            Some(std::string::ToString::to_string(&found))
+        };
+        let text = shortage("a queue pair", 20 * KIB, STATUS).unwrap();
         for part in [
             "a queue pair takes 20 KiB",
             "is 64 KiB",
@@ -121,14 +149,14 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(shortage("a region", 20 * KIB, 64 * KIB, "").is_none());
-        assert!(shortage("a region", 65 * KIB, 64 * KIB, "").is_some());
+        assert!(shortage("a region", 20 * KIB, b"").is_none());
+        assert!(shortage("a region", 65 * KIB, b"").is_some());
     }
 
     #[test]
     fn says_nothing_of_what_is_not_missing() {
         assert!(shortage("a region", 16 * KIB, 64 * KIB, STATUS).is_none());
-        let root = STATUS.replace("0000000000000000", "000001ffffffffff");
-        assert!(shortage("a region", 20 * KIB, 64 * KIB, &root).is_none());
+        let root = b"VmPin:\t      48 kB\nCapEff:\t000001ffffffffff\n";
+        assert!(shortage("a region", 20 * KIB, 64 * KIB, root).is_none());
     }
 }

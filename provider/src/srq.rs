@@ -10,6 +10,7 @@ use crate::ffi::os::{EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::lock::Lock;
+use crate::memory::Owned;
 use crate::object::{self, status};
 use crate::post;
 use crate::recv_queue::RecvQueue;
@@ -51,15 +52,15 @@ fn ring(context: &Context, max_wr: u32, max_sge: u32) -> Result<Ring, c_int> {
 impl Srq {
     /// Creates a shared receive queue that the kernel does not know yet. Sets `attr.max_wr` to the
     /// capacity of its ring.
-    fn new(context: Ptr<IbvContext>, attr: &mut IbvSrqAttr) -> Result<Box<Self>, c_int> {
+    fn new(context: Ptr<IbvContext>, attr: &mut IbvSrqAttr) -> Result<Owned<Self>, c_int> {
         let ring = ring(&context, attr.max_wr, attr.max_sge)?;
         attr.max_wr = ring.capacity();
-        Ok(Box::new(Self {
+        Owned::new(Self {
             // SAFETY: integers, and pointers that may be null.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
             queue: Lock::new(RecvQueue::new(ring, attr.max_wr)),
-        }))
+        })
     }
 
     /// Replaces the ring by `ring` if `command` has the kernel do so; the kernel copies the waiting
@@ -77,7 +78,7 @@ impl Srq {
 }
 
 /// Creates a shared receive queue. Sets `init.attr` to its capacities.
-fn create(context: Ptr<IbvContext>, init: &mut IbvSrqInitAttrEx) -> Result<Box<Srq>, c_int> {
+fn create(context: Ptr<IbvContext>, init: &mut IbvSrqInitAttrEx) -> Result<Owned<Srq>, c_int> {
     let mut srq = Srq::new(context, &mut init.attr)?;
     let queue = srq.queue.lock();
     let ring = queue.ring();
@@ -112,22 +113,40 @@ pub(crate) extern "C" fn create_srq(pd: Ptr<IbvPd>, init: &mut IbvSrqInitAttr) -
 
 /// `ibv_create_srq_ex`: creates a queue for XRC. (For basic queues libibverbs calls
 /// `ibv_create_srq`.)
-pub(crate) extern "C" fn create_srq_ex(
+///
+/// # Safety
+///
+/// `init` has the members up to `comp_mask`, and those that `comp_mask` names. It may be written.
+pub(crate) unsafe extern "C" fn create_srq_ex(
     context: Ptr<IbvContext>,
-    init: &mut IbvSrqInitAttrEx,
+    init: *mut IbvSrqInitAttrEx,
 ) -> *mut IbvSrq {
     object::create(|| {
-        let mut local = *init;
         let needed =
             srq_init_attr::TYPE | srq_init_attr::PD | srq_init_attr::XRCD | srq_init_attr::CQ;
-        if local.comp_mask & srq_init_attr::TYPE == 0 || local.srq_type != SRQ_TYPE_XRC {
-            return Err(EOPNOTSUPP);
-        }
-        if local.comp_mask != needed {
-            return Err(EINVAL);
-        }
+        // SAFETY: the caller's contract. A queue for XRC has all members up to `cq`.
+        let mut local = unsafe {
+            let comp_mask = (*init).comp_mask;
+            if comp_mask & srq_init_attr::TYPE == 0 || (*init).srq_type != SRQ_TYPE_XRC {
+                return Err(EOPNOTSUPP);
+            }
+            if comp_mask != needed {
+                return Err(EINVAL);
+            }
+            IbvSrqInitAttrEx {
+                srq_context: (*init).srq_context,
+                attr: (*init).attr,
+                comp_mask,
+                srq_type: (*init).srq_type,
+                pd: (*init).pd,
+                xrcd: (*init).xrcd,
+                cq: (*init).cq,
+                tm_cap: [0; 2],
+            }
+        };
         let srq = create(context, &mut local)?;
-        init.attr = local.attr;
+        // SAFETY: as above.
+        unsafe { (*init).attr = local.attr };
         Ok(srq)
     })
 }
@@ -184,7 +203,7 @@ pub(crate) mod tests {
     use core::ptr::null_mut;
     use core::sync::atomic::Ordering;
 
-    fn srq(max_wr: u32, max_sge: u32) -> Result<Box<Srq>, c_int> {
+    fn srq(max_wr: u32, max_sge: u32) -> Result<Owned<Srq>, c_int> {
         let mut attr = IbvSrqAttr {
             max_wr,
             max_sge,
@@ -197,8 +216,8 @@ pub(crate) mod tests {
 
     /// Creates a queue without a device, which lives as long as the test program.
     pub(crate) fn shared() -> Ptr<IbvSrq> {
-        // SAFETY: the public part is the first member, and the box is never freed.
-        unsafe { Ptr::new(Box::into_raw(srq(1, 1).ok().unwrap()).cast()) }
+        // SAFETY: the public part is the first member, and the queue is never freed.
+        unsafe { Ptr::new(srq(1, 1).ok().unwrap().into_raw().cast()) }
     }
 
     fn post(srq: &Srq, wr_id: u64, num_sge: c_int) -> c_int {
@@ -242,6 +261,22 @@ pub(crate) mod tests {
             assert_eq!(srq(max_wr, max_sge).err(), Some(EINVAL));
         }
         assert!(srq(64, 4).is_ok() && srq(1, 0).is_ok());
+    }
+
+    /// An old program's structure ends where a member begins that it does not name.
+    #[test]
+    fn only_members_that_are_named_are_read() {
+        let end = crate::ring::tests::start_of_a_hole();
+        for (comp_mask, length) in [(0, 24), (srq_init_attr::TYPE, 32)] {
+            let init = end.wrapping_sub(length).cast::<IbvSrqInitAttrEx>();
+            // SAFETY: the members up to `length` are mapped.
+            unsafe {
+                init.cast::<u8>().write_bytes(0, length);
+                (*init).comp_mask = comp_mask;
+                assert!(create_srq_ex(context(), init).is_null());
+            }
+            assert_eq!(crate::ffi::os::errno(), EOPNOTSUPP);
+        }
     }
 
     #[test]

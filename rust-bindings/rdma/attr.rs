@@ -13,8 +13,6 @@ pub type CqInitAttr = raw::ib_cq_init_attr;
 
 /// The consumer requests completion timestamps.
 pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
-/// The device may ignore an overrun.
-pub const CQ_FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
 
 /// Attributes of a shared receive queue: the maximum numbers of outstanding work requests and of
 /// data segments in each, and the limit. An event is reported when fewer work requests than the

@@ -96,6 +96,7 @@ BOOTS = (
     Boot("guard", "guard", hosts=1, together="one-host", poison=True, port=True),
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
     Boot("objects", "objects", hosts=1, together="one-host", poison=True, port=True),
+    Boot("provider", "provider", hosts=1, debug=False, together="one-host", poison=True),
     # Last in its boot: it leaves no device behind.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),
     Boot("rdmacm", "rdmacm", together="traffic", leaks=False, port=True),

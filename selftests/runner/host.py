@@ -11,7 +11,7 @@ import time
 
 from . import programs, results
 from .report import FAIL, PASS, SKIP, matches
-from .root import NO_GUEST, SINGLE_GUEST, TARGET, TOP, cargo, environment, with_priority
+from .root import NO_GUEST, SINGLE_GUEST, TARGET, TOP, cargo, environment, in_root, with_priority
 
 # Set to end all processes of the lane.
 stopping = threading.Event()
@@ -81,11 +81,15 @@ PROGRAMS = {
     "model": ["--duplicates", "0", "--overtakes", "0"],
 }
 
-# The provider's tests against rdma-core 65; `cargo test` runs them against 56.1.
-PROVIDER_65 = "provider-65"
+# The provider's tests with other private ABIs of libibverbs; `cargo test` runs them with 34. 59 has
+# two layouts.
+PROVIDERS = {"provider-59": "59", "provider-65": "65"}
+
+# The comparison of the provider's declarations with the headers of Debian's releases.
+LAYOUTS = "layouts"
 
 # The programs of the host lane.
-ALL_PROGRAMS = (PROVIDER_65, *PROGRAMS, "mutants")
+ALL_PROGRAMS = (LAYOUTS, *PROVIDERS, *PROGRAMS, "mutants")
 
 # The program of the lane "packages": Debian packages, installed on a separate system.
 PACKAGES = "packages"
@@ -107,8 +111,11 @@ def run_program(name, report, out, only):
                 report.result(prefix + test, PASS, cached=True)
         return
     passed = []
-    if name == PROVIDER_65:
-        command = cargo("test", "--quiet", "--locked", "--package", "rrxe-provider", "--features", "pabi65", "--", "--format=pretty")
+    if name in PROVIDERS:
+        variable = f"RRXE_PABI={PROVIDERS[name]}"
+        command = in_root("env", variable, "cargo", "test", "--quiet", "--locked", "--package", "rrxe-provider", "--", "--format=pretty")
+    elif name == LAYOUTS:
+        command = [os.path.join(TOP, "selftests/layouts")]
     elif name == PACKAGES:
         command = [os.path.join(TOP, "selftests/packages/run")]
     elif name == "mutants":

@@ -6,6 +6,19 @@
 //! completion entries, ring headers) and of the driver-specific parts of the uverbs commands. Every
 //! layout is asserted at compile time at the end of the file.
 //!
+//! # Versions
+//!
+//! The module and the provider may be of different versions. Each new opcode, flag, ring word and
+//! member of a command has a `FEATURE_*` bit in [`AllocUcontextResp::features`], and the provider
+//! uses it only if the kernel has set the bit. An older module would report an unknown opcode only
+//! by a failed completion, and would ignore an unknown word. If the kernel needs to know the
+//! abilities of the provider, the provider sets a word that older providers leave zero
+//! ([`COUNTS_EVENTS`]). Commands and responses grow at their end. Missing members are zero, and the
+//! kernel refuses a command with unknown members that are not zero.
+//!
+//! [`ABI_VERSION`] changes only if a layout becomes incompatible. Then a provider and a module of
+//! different versions do not work together, and libibverbs prints a line that says so.
+//!
 //! # Rings
 //!
 //! A ring is page-aligned memory that the *consumer* (the user program's provider) allocates and

@@ -30,7 +30,7 @@ use linux_rdma::{
     errno::not_supported,
     impl_has_serial_work,
     rdma::{
-        attr::{CqInitAttr, CQ_FLAG_IGNORE_OVERRUN, CQ_FLAG_TIMESTAMP},
+        attr::{CqInitAttr, CQ_FLAG_TIMESTAMP},
         wr::{wc, Wc, WcBuffer},
         CqEvent, CqTarget, Device, QpTarget, Udata,
     },
@@ -222,7 +222,9 @@ impl Cq {
         target: Arc<CqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(CqHandle, u32)> {
-        if attr.flags & !(CQ_FLAG_TIMESTAMP | CQ_FLAG_IGNORE_OVERRUN) != 0 {
+        // A queue that ignores overruns is not supported: one that is full always enters the Error
+        // state.
+        if attr.flags & !CQ_FLAG_TIMESTAMP != 0 {
             return Err(not_supported());
         }
         if attr.cqe == 0 || attr.cqe > limits::MAX_CQE {

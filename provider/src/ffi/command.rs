@@ -8,7 +8,7 @@
 //! defines the layout of that part. There must be no padding between the two.
 
 use super::driver::{VerbsMr, VerbsQp, VerbsSrq, VerbsXrcd};
-use super::ptr::Ptr;
+use super::ptr::{Foreign, Ptr};
 use super::verbs::*;
 use crate::abi;
 use core::cell::UnsafeCell;
@@ -30,7 +30,7 @@ pub(crate) struct WithDriver<C, D> {
 /// argument. The functions return 0 or an error number.
 ///
 /// The types of the arguments state the contract of the C function: it accesses the object of a
-/// [`Ptr`], and the structure of a reference.
+/// [`Ptr`], and the structure of a reference or of a [`Foreign`].
 macro_rules! commands {
     ($(
         $(#[$doc:meta])*
@@ -70,7 +70,7 @@ macro_rules! commands {
 
 commands! {
     fn query_port = "ibv_cmd_query_port"(
-        context: Ptr<IbvContext>, port_num: u8, attr: &mut IbvPortAttr
+        context: Ptr<IbvContext>, port_num: u8, attr: Foreign<IbvPortAttr>
     ) [24];
     fn alloc_pd = "ibv_cmd_alloc_pd"(context: Ptr<IbvContext>, pd: &mut IbvPd) [16] -> [4];
     /// `ibv_reg_mr_iova`. The kernel pins the memory, so it may be any.
@@ -84,7 +84,7 @@ commands! {
     ) [56] -> [8];
     fn alloc_mw = "ibv_cmd_alloc_mw"(pd: Ptr<IbvPd>, mw_type: u32, mw: &mut IbvMw) [24] -> [8];
     fn create_cq = "ibv_cmd_create_cq"(
-        context: Ptr<IbvContext>, cqe: c_int, channel: Option<&IbvCompChannel>, comp_vector: c_int,
+        context: Ptr<IbvContext>, cqe: c_int, channel: Option<Foreign<IbvCompChannel>>, comp_vector: c_int,
         cq: &UnsafeCell<IbvCqEx>
     ) [40 + ring: abi::RingSpec] -> [8];
     fn resize_cq = "ibv_cmd_resize_cq"(cq: Ptr<IbvCq>, cqe: c_int)
@@ -105,14 +105,14 @@ commands! {
     ) [24];
     /// `size` is that of a [`VerbsXrcd`].
     fn open_xrcd = "ibv_cmd_open_xrcd"(
-        context: Ptr<IbvContext>, xrcd: &mut VerbsXrcd, size: c_int, attr: &IbvXrcdInitAttr
+        context: Ptr<IbvContext>, xrcd: &mut VerbsXrcd, size: c_int, attr: Foreign<IbvXrcdInitAttr>
     ) [24] -> [4];
     fn create_qp_ex = "ibv_cmd_create_qp_ex"(
         context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, attr: &mut IbvQpInitAttrEx
     ) [64 + rings: abi::CreateQpCmd] -> [32];
     /// `size` is that of a [`VerbsQp`].
     fn open_qp = "ibv_cmd_open_qp"(
-        context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, size: c_int, attr: &IbvQpOpenAttr
+        context: Ptr<IbvContext>, qp: &UnsafeCell<VerbsQp>, size: c_int, attr: Foreign<IbvQpOpenAttr>
     ) [40] -> [32];
     fn modify_qp = "ibv_cmd_modify_qp"(
         qp: Ptr<IbvQp>, attr: &IbvQpAttr, attr_mask: c_int

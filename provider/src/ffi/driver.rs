@@ -2,25 +2,63 @@
 
 //! The private interface between libibverbs and its providers (`infiniband/driver.h`).
 //!
-//! The private ABIs 34 (rdma-core 56.1) and 65 (rdma-core 65.0) differ in the name of
-//! `verbs_register_driver`, in an argument of `ibv_cmd_get_context`, and in sizes ([`by_pabi`]).
+//! The private ABIs differ in the name of `verbs_register_driver`, in an argument of
+//! `ibv_cmd_get_context`, and in two structures ([`Layout`]): `struct verbs_context` and `struct
+//! verbs_context_ops`. One number, 59, stands for two layouts: rdma-core 59 to 61 have one, 62 and
+//! 63 the other.
 
 use super::command;
-use super::ptr::{Ptr, Public};
+use super::ptr::{Foreign, Ptr, Public};
 use super::verbs::*;
 use core::ffi::{c_char, c_int, c_void};
 
-/// Returns the number that holds for the private ABI of this build.
-pub(crate) const fn by_pabi(pabi34: usize, pabi65: usize) -> usize {
-    if cfg!(feature = "pabi65") {
-        pabi65
-    } else {
-        pabi34
+// Defines PABI, the number of the private ABI of this build, and declares `verbs_register_driver`,
+// whose name contains it. build.rs writes the file.
+include!(concat!(env!("OUT_DIR"), "/pabi.rs"));
+
+/// A layout of the two structures that differ between the releases of rdma-core.
+pub(crate) struct Layout {
+    /// Bytes in `struct verbs_context` before the public context, which ends it.
+    pub(crate) context: usize,
+    /// Names of the operations in `struct verbs_context_ops`, all of which are pointers.
+    pub(crate) operations: &'static [&'static str],
+}
+
+impl Layout {
+    /// Returns `sizeof(struct verbs_context)`, which libibverbs writes into the member `sz`.
+    pub(crate) const fn context_size(&self) -> usize {
+        self.context.wrapping_add(size_of::<IbvContext>())
     }
+
+    /// Returns the position of an operation. It is evaluated at compile time, and fails if there is
+    /// no such operation.
+    pub(crate) const fn position(&self, operation: &str) -> usize {
+        let mut names = self.operations;
+        let mut position = 0_usize;
+        while let [name, rest @ ..] = names {
+            if is_equal(name.as_bytes(), operation.as_bytes()) {
+                return position;
+            }
+            (names, position) = (rest, position.wrapping_add(1));
+        }
+        panic!("libibverbs has no such operation")
+    }
+}
+
+const fn is_equal(mut one: &[u8], mut other: &[u8]) -> bool {
+    while let ([a, one_rest @ ..], [b, other_rest @ ..]) = (one, other) {
+        if *a != *b {
+            return false;
+        }
+        (one, other) = (one_rest, other_rest);
+    }
+    one.is_empty() && other.is_empty()
 }
 
 opaque! {
     VerbsSysfsDev;
+    /// `struct verbs_context`: private members, the size of the structure, and the public context.
+    VerbsContext;
 }
 
 structures! {
@@ -53,20 +91,13 @@ structures! {
         @0 unused: [u64; 89],
     }
 
-    /// `struct verbs_context`: libibverbs' own members, followed by the public context.
-    struct VerbsContext (by_pabi(648, 696)) {
-        /// Members up to and including `sz`.
-        @0 private: [usize; by_pabi(320, 368) / 8],
-        @(by_pabi(320, 368)) context: IbvContext,
-    }
-
     #[derive(Default)]
     struct VerbsMr (56) {
         @0 ibv_mr: IbvMr,
         @48 unused_from_mr_type: [u32; 2],
     }
 
-    struct VerbsSrq (160) {
+    struct VerbsSrq (160, mutex at 32) {
         @0 srq: IbvSrq,
         @128 srq_type: u32,
         @136 unused_from_xrcd: [u64; 2],
@@ -80,21 +111,25 @@ structures! {
 
     /// `struct verbs_qp`: starts with a union of [`IbvQp`] and [`IbvQpEx`]. The latter is larger
     /// and starts with the former.
-    struct VerbsQp (376) {
+    struct VerbsQp (376, mutex at 64) {
         @0 qp_ex: IbvQpEx,
         @360 comp_mask: u32,
         @368 unused_xrcd: u64,
     }
 }
 
-/// Number of operations that a provider may implement.
-pub(crate) const OPERATIONS: usize = by_pabi(608, 744) / 8;
+/// Number of operations of the longest table.
+const OPERATIONS: usize = 128;
 
 /// `struct verbs_context_ops`: pointers to functions, or null for operations that the provider does
-/// not implement. libibverbs fails those with `EOPNOTSUPP` or, in private ABI 65, falls back to
-/// others (`reg_mr_ex`, `alloc_buf`).
+/// not implement. libibverbs fails those with `EOPNOTSUPP`, or falls back to others (`reg_mr_ex`,
+/// `alloc_buf`). Its own table may be shorter.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct VerbsContextOps(pub(crate) [*const c_void; OPERATIONS]);
+
+/// A table without operations.
+pub(crate) const NO_OPERATIONS: VerbsContextOps = VerbsContextOps([core::ptr::null(); OPERATIONS]);
 
 /// `VERBS_MATCH_DRIVER_ID`: match by the number that the kernel driver reports.
 pub(crate) const MATCH_DRIVER_ID: u8 = 3;
@@ -139,25 +174,18 @@ extern "C" {
     ) -> *mut c_void;
     pub(crate) fn verbs_uninit_context(context: *mut VerbsContext);
     pub(crate) fn verbs_set_ops(context: *mut VerbsContext, ops: *const VerbsContextOps);
-    #[cfg_attr(not(feature = "pabi65"), link_name = "verbs_register_driver_34")]
-    #[cfg_attr(feature = "pabi65", link_name = "verbs_register_driver_65")]
-    pub(crate) fn verbs_register_driver(ops: *const VerbsDeviceOps);
-
-    pub(crate) fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int;
-    pub(crate) fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int;
-
     pub(crate) fn ibv_cmd_get_context(
         context: *mut VerbsContext,
         cmd: &mut command::GetContext,
         cmd_size: usize,
         // An array of file descriptors, or null.
-        #[cfg(feature = "pabi65")] fd_arr: *mut c_void,
+        #[cfg(not(pabi = "34"))] fd_arr: *mut c_void,
         resp: &mut command::GetContextResp,
         resp_size: usize,
     ) -> c_int;
     pub(crate) fn ibv_cmd_query_device_any(
         context: Ptr<IbvContext>,
-        input: Option<&IbvQueryDeviceExInput>,
+        input: Option<Foreign<IbvQueryDeviceExInput>>,
         attr: *mut IbvDeviceAttrEx,
         attr_size: usize,
         // `struct ib_uverbs_ex_query_device_resp`, which starts with the firmware version.
@@ -167,7 +195,7 @@ extern "C" {
     pub(crate) fn ibv_cmd_create_ah(
         pd: Ptr<IbvPd>,
         ah: &mut IbvAh,
-        attr: &IbvAhAttr,
+        attr: Foreign<IbvAhAttr>,
         resp: &mut command::CreateAhResp,
         resp_size: usize,
     ) -> c_int;
@@ -195,7 +223,15 @@ unsafe extern "C" {
     pub(crate) safe fn ibv_cmd_close_xrcd(xrcd: Ptr<IbvXrcd>) -> c_int;
     pub(crate) safe fn ibv_cmd_destroy_srq(srq: Ptr<IbvSrq>) -> c_int;
     pub(crate) safe fn ibv_cmd_destroy_qp(qp: Ptr<IbvQp>) -> c_int;
-    pub(crate) safe fn ibv_cmd_attach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int;
-    pub(crate) safe fn ibv_cmd_detach_mcast(qp: Ptr<IbvQp>, gid: &IbvGid, lid: u16) -> c_int;
+    pub(crate) safe fn ibv_cmd_attach_mcast(
+        qp: Ptr<IbvQp>,
+        gid: Foreign<IbvGid>,
+        lid: u16,
+    ) -> c_int;
+    pub(crate) safe fn ibv_cmd_detach_mcast(
+        qp: Ptr<IbvQp>,
+        gid: Foreign<IbvGid>,
+        lid: u16,
+    ) -> c_int;
     pub(crate) safe fn ibv_cmd_destroy_ah(ah: Ptr<IbvAh>) -> c_int;
 }

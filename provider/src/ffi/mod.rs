@@ -7,13 +7,15 @@
 //! the C originals.
 //!
 //! libibverbs numbers its private interface (the PABI) and opens only providers with its own
-//! number. The feature `pabi65` selects 65, and 34 is the default; [`driver`] has the differences.
+//! number. The environment variable `RRXE_PABI` of the build selects it, 34 by default; [`driver`]
+//! has the differences.
 
 #[macro_use]
 mod layout;
 
 pub(crate) mod command;
 pub(crate) mod driver;
+pub(crate) mod layouts;
 pub(crate) mod os;
 pub(crate) mod ptr;
 pub(crate) mod verbs;

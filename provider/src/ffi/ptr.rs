@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Pointers to the objects of this provider, as C code passes them.
+//! Pointers to the objects of this provider and to structures of the program, as C code passes
+//! them.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -9,14 +10,12 @@ use core::ptr::NonNull;
 ///
 /// # Safety
 ///
-/// Every `Self` of which C code passes the address is `OFFSET` bytes behind the start of a
-/// [`Public::Object`], and the address may be used to access the whole object. Members that C code
-/// may change while the provider uses the object are in a cell.
+/// Every `Self` of which C code passes the address is the start of a [`Public::Object`], and the
+/// address may be used to access the whole object. Members that C code may change while the
+/// provider uses the object are in a cell.
 pub(crate) unsafe trait Public {
     /// The whole object.
     type Object;
-    /// Bytes of the object before the public part.
-    const OFFSET: usize = 0;
 }
 
 /// The address of the public part of an object.
@@ -65,8 +64,26 @@ impl<T: Public> Deref for Ptr<T> {
 
     #[inline]
     fn deref(&self) -> &T::Object {
-        // SAFETY: by the invariants, and by the contract of `Public`, the object is at that
-        // distance, and alive. Only its cells change.
-        unsafe { self.0.byte_sub(T::OFFSET).cast().as_ref() }
+        // SAFETY: by the invariants, and by the contract of `Public`, the object is there, and
+        // alive. Only its cells change.
+        unsafe { self.0.cast().as_ref() }
     }
 }
+
+/// The address of a structure of libibverbs or of the program that this provider does not access,
+/// and passes to functions of libibverbs.
+///
+/// # Invariants
+///
+/// A function of libibverbs may access the structure as its declaration says, as long as the call
+/// lasts that has passed the address.
+#[repr(transparent)]
+pub(crate) struct Foreign<T>(NonNull<T>);
+
+impl<T> Clone for Foreign<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Foreign<T> {}

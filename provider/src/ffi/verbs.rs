@@ -8,13 +8,11 @@
 //! so `verbs.h` and its manual pages document them. Members that only libibverbs and the program
 //! use are arrays. [`super::layout`] asserts sizes and offsets.
 
-use super::ptr::{Ptr, Public};
+use super::layout::MUTEX_WORDS;
+use super::ptr::{Foreign, Ptr, Public};
 pub(crate) use crate::abi::Sge as IbvSge;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_uint, c_void};
-
-/// Words of glibc's `pthread_mutex_t`.
-const MUTEX_WORDS: usize = if cfg!(target_arch = "aarch64") { 6 } else { 5 };
 
 /// Words of a `pthread_mutex_t`, a `pthread_cond_t` and two counters of events, with which several
 /// structures end.
@@ -36,7 +34,7 @@ opaque! {
 
 structures! {
     /// `struct ibv_context`. `verbs_set_ops` fills in its table of operations.
-    struct IbvContext (328) {
+    struct IbvContext (328, mutex at 280) {
         @0 unused: [u64; 36 + MUTEX_WORDS],
     }
 
@@ -108,7 +106,7 @@ structures! {
         @0 unused: [u64; 3],
     }
 
-    struct IbvSrq (128) {
+    struct IbvSrq (128, mutex at 32) {
         @0 unused_context: u64,
         @8 srq_context: *mut c_void,
         @16 pd: Option<Ptr<IbvPd>>,
@@ -140,7 +138,7 @@ structures! {
         @56 tm_cap: [u32; 2],
     }
 
-    struct IbvCqEx (288) {
+    struct IbvCqEx (288, mutex at 32) {
         @0 unused: [u64; 4 + EVENT_WORDS],
         @128 comp_mask: u32,
         @132 status: u32,
@@ -170,7 +168,7 @@ structures! {
     struct IbvCqInitAttrEx (56) {
         @0 cqe: u32,
         @8 unused_cq_context: *mut c_void,
-        @16 channel: Option<&'static IbvCompChannel>,
+        @16 channel: Option<Foreign<IbvCompChannel>>,
         @24 comp_vector: u32,
         @32 wc_flags: u64,
         @40 comp_mask: u32,
@@ -196,14 +194,14 @@ structures! {
         @45 dlid_path_bits: u8,
     }
 
-    struct IbvQp (160) {
+    struct IbvQp (160, mutex at 64) {
         @0 unused: [u64; 6],
         @48 handle: u32,
         @52 qp_num: u32,
         @56 unused_from_state: [u64; 1 + EVENT_WORDS],
     }
 
-    struct IbvQpEx (360) {
+    struct IbvQpEx (360, mutex at 64) {
         @0 qp_base: IbvQp,
         @160 comp_mask: u64,
         @168 wr_id: u64,

@@ -384,6 +384,25 @@ def other_buffer(what):
             raise Failure("the object was created")
 
 
+# IB_UVERBS_CQ_FLAGS_* and the errno of creating a queue with them.
+CQ_FLAGS = {"timestamps": (1, 0), "ignore-overrun": (2, errno.EOPNOTSUPP), "both": (3, errno.EOPNOTSUPP)}
+
+
+@case(each=CQ_FLAGS)
+def completion_queue_flags(what):
+    """The kernel refuses to create a completion queue that ignores overruns."""
+    if bed.here.driver != "rrxe":
+        raise Skip("other drivers may have such queues")
+    flags, wanted = what
+    with opened() as (end, _):
+        objects, found = ByIoctl(end), 0
+        try:
+            objects.cq({5: number(flags)})
+        except OSError as why:
+            found = why.errno
+        equal(f"errno for flags {flags}", found, wanted)
+
+
 def run():
     """Runs the suite."""
     return bed.run()
