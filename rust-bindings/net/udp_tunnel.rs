@@ -9,7 +9,7 @@ use super::{
     skb::shim_skb_dev,
     IpVersion, NetDevice, NetRef, RxSkb,
 };
-use crate::raw;
+use crate::{raw, sync::BurstGuard};
 use core::{
     ffi::c_int,
     ptr::{self, NonNull},
@@ -18,19 +18,19 @@ use kernel::{
     error::to_result,
     prelude::*,
     static_lock_class,
-    sync::{rcu, Arc},
+    sync::Arc,
 };
 
 /// A receiver of the packets of a UDP tunnel socket.
 pub trait UdpReceive: Send + Sync + 'static {
-    /// Handles a packet to the socket's port. Called in softirq context, inside an RCU read-side
-    /// section, on several CPUs in parallel.
+    /// Handles a packet to the socket's port. Called in softirq context, inside a burst, on several
+    /// CPUs in parallel.
     ///
     /// `dev` is the interface that received the frame: a VLAN device if there is one for the
     /// packet's tag, the bridge or bond of a port, the member of a VRF. If the packet came from
     /// this host, it is the loopback device or the device of a VRF. UDP has verified the checksum
     /// (zero means none). The packet may hold several datagrams: see [`RxSkb::datagrams`].
-    fn receive(&self, dev: &NetDevice, skb: RxSkb);
+    fn receive(&self, dev: &NetDevice, skb: RxSkb, burst: &BurstGuard);
 }
 
 /// The start of an address to bind to (`struct sockaddr_in`, `struct sockaddr_in6`): any local
@@ -220,9 +220,13 @@ unsafe extern "C" fn encap_receive<H: UdpReceive>(
     let Some(handler) = handler else {
         return 0;
     };
-    let member = skb.vrf_member();
+    // SAFETY: UDP receives packets in softirqs, or with softirqs disabled (`netif_receive_skb()`,
+    // net/core/dev.c), until this function has returned.
+    let burst = unsafe { BurstGuard::enter_in_softirq() };
+    // The stack gives the VRF as the device of each packet that has come to one of its members.
+    let member = if dev.is_vrf() { skb.vrf_member() } else { 0 };
     if member == 0 {
-        handler.receive(dev, skb);
+        handler.receive(dev, skb, &burst);
         // 0 tells UDP that the packet has been consumed.
         return 0;
     }
@@ -233,9 +237,8 @@ unsafe extern "C" fn encap_receive<H: UdpReceive>(
         skb.consume();
         return 0;
     }
-    let rcu = rcu::read_lock();
-    if let Some(member) = dev.net(&rcu).device(member, &rcu) {
-        handler.receive(member, skb);
+    if let Some(member) = dev.net(&burst).device(member, &burst) {
+        handler.receive(member, skb, &burst);
     }
     0
 }

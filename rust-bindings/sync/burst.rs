@@ -126,22 +126,37 @@ pub struct BurstGuard {
     bursts: &'static Bursts,
     // Fields are dropped in declaration order, after the body of `drop`.
     rcu: rcu::Guard,
-    _bh: BhGuard,
+    /// `None` in a softirq.
+    _bh: Option<BhGuard>,
 }
 
 impl BurstGuard {
     /// Enters a burst.
     #[inline]
     pub fn enter() -> Self {
-        let (bh, rcu) = (BhGuard::new(), rcu::read_lock());
-        // Softirqs are disabled until the guard is dropped, so the task stays on this CPU.
+        let bh = BhGuard::new();
+        // SAFETY: Softirqs are disabled until the guard is dropped.
+        let mut guard = unsafe { Self::enter_in_softirq() };
+        guard._bh = Some(bh);
+        guard
+    }
+
+    /// Enters a burst in a softirq.
+    ///
+    /// # Safety
+    ///
+    /// The CPU handles a softirq, or softirqs are disabled on it, until the guard is dropped.
+    #[inline]
+    pub(crate) unsafe fn enter_in_softirq() -> Self {
+        let rcu = rcu::read_lock();
+        // The context stays on this CPU.
         let bursts = Bursts::of_this_cpu();
         bursts.enter();
         // INVARIANT: The call is just above.
         Self {
             bursts,
             rcu,
-            _bh: bh,
+            _bh: None,
         }
     }
 }

@@ -84,7 +84,7 @@ impl Arrival<'_> {
 
     /// Returns whether the packet came through a network device itself, not one stacked on it.
     #[inline]
-    fn is_through(self, dev: &NetDevice) -> bool {
+    pub(super) fn is_through(self, dev: &NetDevice) -> bool {
         matches!(self, Self::Stack(through) if through == dev)
     }
 }

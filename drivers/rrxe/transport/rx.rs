@@ -289,18 +289,22 @@ impl<'a> Reception<'a> {
     }
 
     /// Returns the queue pair that a unicast packet is for, if the packet came to an interface of
-    /// the queue pair's device. (A connected queue pair takes only what came to the interface of
-    /// its path: `RxPacket::is_from_peer_of`.)
+    /// the queue pair's device. A connected queue pair also compares the packet's addresses and
+    /// interface with those of its path (`RxPacket::is_from_peer_of`).
     fn find(&self, packet: &Packet) -> Option<ArcBorrow<'a, Qp>> {
-        if self.is_special(packet) {
+        let (number, rcu) = (packet.bth.dest_qpn, self.batch.burst);
+        if number == GSI {
             return None;
         }
-        let rcu = self.batch.burst;
-        let qp = self.tables.qps.get(packet.bth.dest_qpn, rcu)?;
-        let (arrival, destination) = (self.arrival(), self.skb.destination());
+        let qp = self.tables.qps.get(number, rcu)?;
+        let arrival = self.arrival();
         let is_ud = packet.bth.opcode.service() == Some(Service::Ud);
+        if !is_ud && (arrival.is_through(&qp.device.netdev) || self.dev.is_loopback()) {
+            return Some(qp);
+        }
+        let destination = self.skb.destination();
         let belongs =
-            !is_ud && self.dev.is_loopback() || qp.device.receives(arrival, &destination, rcu);
+            !destination.is_multicast() && qp.device.receives(arrival, &destination, rcu);
         belongs.then_some(qp)
     }
 
@@ -357,8 +361,7 @@ impl<'a> Reception<'a> {
 }
 
 impl UdpReceive for Receiver {
-    fn receive(&self, dev: &NetDevice, skb: RxSkb) {
-        let rcu = BurstGuard::enter();
+    fn receive(&self, dev: &NetDevice, skb: RxSkb, burst: &BurstGuard) {
         let vector = Vector::default();
         let mut good = true;
         {
@@ -367,7 +370,7 @@ impl UdpReceive for Receiver {
                 dev,
                 skb: &skb,
                 now: monotonic_ns(),
-                batch: RxBatch::new(&vector, &rcu),
+                batch: RxBatch::new(&vector, burst),
                 burst: None,
             };
             for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
