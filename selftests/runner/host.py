@@ -84,8 +84,11 @@ PROGRAMS = {
 # The provider's tests against rdma-core 65; `cargo test` runs them against 56.1.
 PROVIDER_65 = "provider-65"
 
+# The tests of the scripts in qemu/.
+SCRIPTS = "scripts"
+
 # The programs of the host lane.
-ALL_PROGRAMS = (PROVIDER_65, *PROGRAMS, "mutants")
+ALL_PROGRAMS = (PROVIDER_65, *PROGRAMS, "mutants", SCRIPTS)
 
 # The program of the lane "packages": Debian packages, installed on a separate system.
 PACKAGES = "packages"
@@ -111,6 +114,8 @@ def run_program(name, report, out, only):
         command = cargo("test", "--quiet", "--locked", "--package", "rrxe-provider", "--features", "pabi65", "--", "--format=pretty")
     elif name == PACKAGES:
         command = [os.path.join(TOP, "selftests/packages/run")]
+    elif name == SCRIPTS:
+        command = [os.path.join(TOP, "selftests/host-scripts")]
     elif name == "mutants":
         command = [os.path.join(TOP, "selftests/run"), "mutants"]
     else:
