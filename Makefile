@@ -9,6 +9,10 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
+ifneq ($(words $(CURDIR)),1)
+$(error make and Kbuild support no blanks in paths: move the checkout ($(CURDIR)))
+endif
+
 KERNEL ?= default
 override KERNEL := $(patsubst 7.2,default,$(KERNEL))
 GUEST  ?= trixie

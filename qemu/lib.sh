@@ -6,12 +6,17 @@
 #
 # Sourced, never run. The caller has set -euo pipefail.
 
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-CACHE=${RRXE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rrxe}
+say() { echo "rrxe: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+CACHE=${RRXE_CACHE:-${XDG_CACHE_HOME:-${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.cache}/rrxe}
+case $TOP$CACHE in
+*[[:space:]]*) die "make and Kbuild support no blanks in paths: move the checkout ($TOP), or set RRXE_CACHE to another folder than $CACHE" ;;
+esac
 # One canonical path of the cache, however the user spelled it: it is bind-mounted under this name.
-mkdir -p "$CACHE" || { echo "rrxe: cannot create the cache folder $CACHE: set RRXE_CACHE to a folder that you can write" >&2; exit 1; }
+mkdir -p "$CACHE" || die "cannot create the cache folder $CACHE: set RRXE_CACHE to a folder that you can write"
 CACHE=$(cd "$CACHE" && pwd -P)
-TOP=$(cd "$TOP" && pwd -P)
 LOGS=$CACHE/log
 mkdir -p "$LOGS"
 
@@ -19,9 +24,6 @@ mkdir -p "$LOGS"
 SUITE=trixie
 # shellcheck disable=SC2034
 LINUX=7.2
-
-say() { echo "rrxe: $*" >&2; }
-die() { say "$*"; exit 1; }
 
 # as_root CMD...: run CMD as root. Only mounting, chroot and the ownership of a root filesystem need
 # it.
@@ -85,7 +87,8 @@ locked() {
 # is complete. First removes those of interrupted runs: the caller holds the item's lock, so none is
 # in use.
 partial() {
-    as_root rm -rf "$1".partial.*
+    as_root rm -rf --one-file-system "$1".partial.* ||
+        die "cannot remove what an interrupted run has left: unmount everything below $1.partial.* (see findmnt), and try again"
     mkdir -p "$1.partial.$$"
     echo "$1.partial.$$"
 }
@@ -100,8 +103,9 @@ new_debian() {
     while IFS= read -r option; do
         [ -z "$option" ] || options+=(--aptopt="$option")
     done < <(apt_proxy_options)
-    with_progress "$words" "$log" "" as_root mmdebstrap --mode=root --architectures=amd64 \
-        --dpkgopt=force-unsafe-io "${options[@]}" "$@"
+    # The mounts in the new system end with mmdebstrap, even if it is killed.
+    with_progress "$words" "$log" "" as_root unshare --mount --propagation private \
+        mmdebstrap --mode=root --architectures=amd64 --dpkgopt=force-unsafe-io "${options[@]}" "$@"
 }
 
 # unpacked NAME PACKAGE RECIPE: print the path of a cache folder that contains a Debian package and
@@ -129,11 +133,14 @@ unpacked() {
 # 7.2.12-1~bpo13+1. It is the newest version in the archive at the time when the build root was
 # made, according to the package lists of that root, and stays until the build root changes.
 kernel_version() {
-    local root version known
+    local root lines version known
     root=$("$TOP/qemu/buildroot")
     known=$root.linux-$1
     if [ ! -s "$known" ]; then
-        version=$("$TOP/qemu/in-root" apt-cache show "linux-source-$1" 2>/dev/null | sed -n 's/^Version: //p' | sort -V | tail -n 1)
+        # In this folder, because the current one may be missing in the build root.
+        lines=$(cd "$TOP" && qemu/in-root apt-cache madison "linux-source-$1") ||
+            die "the build root does not say which version of Linux $1 the package archive has"
+        version=$(awk '{ print $3 }' <<<"$lines" | sort -V | tail -n 1)
         [ -n "$version" ] || die "the package archive has no Linux $1 in $SUITE-backports: choose another KERNEL, or remove the build root ($root) to look again"
         echo "$version" | as_root tee "$known.new" >/dev/null
         as_root mv "$known.new" "$known"

@@ -12,6 +12,7 @@ docs/vm.md describes the environment of a script in the guest.
 """
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -55,6 +56,7 @@ DEVICES = {"rrxe": "rrxe0", "rdma_rxe": "rxe0", "siw": "siw0", "none": ""}
 
 # With working hardware virtualisation a probe guest is up in about a second. Otherwise it may hang.
 PROBE_SECONDS = 8
+PROBE_KEPT_SECONDS = 600
 
 # The folders of the host that a guest may change.
 WRITABLE = ("guest", "out")
@@ -184,29 +186,53 @@ def prepare_machine() -> None:
 
 
 def kvm_works(kernel: Path) -> bool:
-    """Returns whether a guest boots with hardware virtualisation. That /dev/kvm exists is no proof.
+    """Returns whether a guest boots with hardware virtualisation. If not, prints the reason."""
+    reason = kvm_fault(kernel)
+    if reason:
+        say(f"emulating the guest's CPUs, which is several times slower than hardware virtualisation: {reason}")
+    return not reason
+
+
+def kvm_fault(kernel: Path) -> str:
+    """Returns the reason why hardware virtualisation does not work, or nothing if it does.
+
+    That /dev/kvm exists is no proof. The result of a try is kept until the machine boots again if
+    it works, and otherwise for PROBE_KEPT_SECONDS, because the machine may only have been busy.
+    """
+    if not os.path.exists("/dev/kvm"):
+        return "this machine has no /dev/kvm"
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "no permission for /dev/kvm: join the group kvm, and log in again"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    kept = cache_folder() / f"kvm-fault-{boot}"
+    with contextlib.suppress(FileNotFoundError):
+        reason, age = kept.read_text(), time.time() - kept.stat().st_mtime
+        if not reason or age < PROBE_KEPT_SECONDS:
+            return reason
+    say(f"trying hardware virtualisation ({PROBE_SECONDS} s at most)")
+    reason = probe_kvm(kernel)
+    for old in cache_folder().glob("kvm-*"):
+        old.unlink(missing_ok=True)
+    kept.write_text(reason)
+    return reason
+
+
+def probe_kvm(kernel: Path) -> str:
+    """Boots a guest with hardware virtualisation. Returns the reason for a failure, or nothing.
 
     The guest has no root file system: its kernel panics after booting, and the machine ends.
     """
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return False
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    answer = cache_folder() / f"kvm-{boot}"
-    if answer.exists():
-        return answer.read_text() == "yes"
-    say(f"trying hardware virtualisation ({PROBE_SECONDS} s at most, once per boot of this machine)")
-    for old in cache_folder().glob("kvm-*"):
-        old.unlink()
     command = machine_options() + ["-accel", "kvm", "-cpu", "host", "-m", "512", "-kernel", str(kernel)]
     command += ["-append", "console=ttyS0 panic=-1", "-serial", "stdio"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=PROBE_SECONDS, preexec_fn=die_with_parent)
-        works = done.returncode == 0 and b"Unable to mount root" in done.stdout
     except subprocess.TimeoutExpired:
-        works = False
-    answer.write_text("yes" if works else "no")
-    return works
+        return f"a guest did not boot by /dev/kvm within {PROBE_SECONDS} s"
+    if done.returncode == 0 and b"Unable to mount root" in done.stdout:
+        return ""
+    words = done.stderr.decode(errors="replace").strip().splitlines()
+    return f"a guest did not boot by /dev/kvm{': ' + words[-1] if words else ''}"
 
 
 @dataclasses.dataclass(frozen=True)

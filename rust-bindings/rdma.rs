@@ -27,5 +27,5 @@ pub use device::{Device, LinkRegistration};
 #[cfg(CONFIG_KUNIT = "y")]
 pub use event::TestQp;
 pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, MrChange, NewGid, Object, UserMemory, XrcSrq};
+pub use object::{Driver, Mad, MrChange, NewGid, Object, UserMemory, XrcSrq};
 pub use udata::{no_udata, Udata};

@@ -7,7 +7,7 @@
 //! meaning, or else that of another driver. An error of a packet counts once, under one name.
 //!
 //! A queue pair also counts in one place only: in the counters bound to it, or else in those of its
-//! device. ib_core adds up both for the port.
+//! device. ib_core adds up both for the port, as do the answers to management datagrams.
 
 use crate::{limits, qp::Qp, verbs::device::DeviceState};
 use kernel::{c_str, prelude::*, sync::Arc};
@@ -15,7 +15,9 @@ use linux_rdma::{
     rdma::attr::StatName,
     sync::{arc_borrow_ref, BurstGuard, PerCpuCounters},
 };
-use rrxe_core::{requester::RequesterCounters, responder::ResponderCounters, wire::Operation};
+use rrxe_core::{
+    pma::PortCounters, requester::RequesterCounters, responder::ResponderCounters, wire::Operation,
+};
 
 macro_rules! counters {
     ($($name:ident = $text:literal,)*) => {
@@ -151,11 +153,11 @@ impl Counters {
 /// reference of its own.
 pub(crate) struct QpCounters {
     pub(crate) counters: Arc<Counters>,
-    pub(crate) number: u32,
+    number: u32,
 }
 
 impl QpCounters {
-    /// Returns new counters with their number, which the caller must free.
+    /// Returns new counters with their number. The caller must call [`destroy`](Self::destroy).
     pub(crate) fn create(device: &DeviceState) -> Result<(Self, u32)> {
         let counters = Counters(PerCpuCounters::new_accounted()?);
         let counters = Arc::new(counters, GFP_KERNEL_ACCOUNT)?;
@@ -163,7 +165,74 @@ impl QpCounters {
         let number = device
             .counter_numbers
             .alloc(1..=limits::MAX_QP, GFP_KERNEL_ACCOUNT)?;
+        if let Err(error) = device.bound_counters.lock().add(&counters) {
+            device.counter_numbers.free(number);
+            return Err(error);
+        }
         Ok((Self { counters, number }, number))
+    }
+
+    /// Frees the number, and keeps the values as those of the device's former counters. No queue
+    /// pair is bound to the counters.
+    pub(crate) fn destroy(&self, device: &DeviceState) {
+        device.bound_counters.lock().remove(&self.counters);
+        device.counter_numbers.free(self.number);
+    }
+}
+
+/// The counters of a device that are or were bound to queue pairs. ib_core adds them to the port's
+/// statistics by itself, but exports no function that returns the sum.
+pub(crate) struct BoundCounters {
+    current: KVVec<Arc<Counters>>,
+    /// The sum of the last values of those that were destroyed.
+    former: [u64; NAMES.len()],
+}
+
+impl BoundCounters {
+    pub(crate) const fn new() -> Self {
+        Self {
+            current: KVVec::new(),
+            former: [0; NAMES.len()],
+        }
+    }
+
+    fn add(&mut self, counters: &Arc<Counters>) -> Result {
+        // The memory is not charged to the caller: others must not wait with this lock until the
+        // caller's control group has memory.
+        Ok(self.current.push(counters.clone(), GFP_KERNEL)?)
+    }
+
+    fn remove(&mut self, counters: &Arc<Counters>) {
+        for (stat, sum) in self.former.iter_mut().enumerate() {
+            *sum = sum.wrapping_add(counters.value(stat));
+        }
+        self.current.retain(|other| !Arc::ptr_eq(other, counters));
+    }
+
+    fn value(&self, stat: usize) -> u64 {
+        let former = self.former.get(stat).copied().unwrap_or(0);
+        let current = self.current.iter().map(|counters| counters.value(stat));
+        current.fold(former, u64::wrapping_add)
+    }
+}
+
+impl DeviceState {
+    /// Returns the counters of the port for management datagrams. Each equals the statistic of the
+    /// port that ib_core shows, and an error of a packet counts once. Sleeps.
+    pub(crate) fn port_counters(&self) -> PortCounters {
+        let bound = self.bound_counters.lock();
+        let value = |counter| {
+            let stat = counter as usize;
+            self.counters.value(stat).wrapping_add(bound.value(stat))
+        };
+        PortCounters {
+            sent_bytes: value(Counter::SentBytes),
+            received_bytes: value(Counter::ReceivedBytes),
+            sent_packets: value(Counter::SentPackets),
+            received_packets: value(Counter::ReceivedPackets),
+            receive_errors: value(Counter::Malformed).wrapping_add(value(Counter::BadIcrc)),
+            send_discards: value(Counter::SendErrors),
+        }
     }
 }
 

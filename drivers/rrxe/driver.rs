@@ -33,10 +33,11 @@ use linux_rdma::{
         memory::KernelMemory,
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Device, Driver, MrChange, NewGid, QpTarget, SrqTarget, Udata,
+        AddressInfo, CqTarget, Device, Driver, Mad, MrChange, NewGid, QpTarget, SrqTarget, Udata,
         UserMemory, XrcSrq,
     },
 };
+use rrxe_core::pma;
 
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
@@ -178,7 +179,7 @@ impl Driver for Rrxe {
     }
 
     fn destroy_counter(device: &Device<Self>, counter: &QpCounters) {
-        device.data().counter_numbers.free(counter.number);
+        counter.destroy(device.data());
     }
 
     fn bind_counter(counter: &QpCounters, qp: &Self::Qp) -> Result {
@@ -192,6 +193,10 @@ impl Driver for Rrxe {
 
     fn counter_value(counter: &QpCounters, stat: usize) -> u64 {
         counter.counters.value(stat)
+    }
+
+    fn process_mad(device: &Device<Self>, port: u32, mad: &Mad) -> Option<Mad> {
+        pma::respond(mad, port, || device.data().port_counters())
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {

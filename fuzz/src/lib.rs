@@ -6,6 +6,7 @@
 //! | target | feeds | checks |
 //! |---|---|---|
 //! | [`parse`] | bytes | that the packet parser is total and that packets survive a round trip |
+//! | [`mad`] | management datagrams | that exactly the agent's requests have the right response |
 //! | [`responder`] | packets, faults, polls | payload placement, responses and completions |
 //! | [`requester`] | work requests, responses, timers | one justified completion each, in order |
 //! | [`wqe`] | work queue entries as in a ring | that decoding them stays within bounds |
@@ -34,6 +35,7 @@ mod limits;
 
 pub mod conversation;
 pub mod differential;
+pub mod mad;
 pub mod model;
 pub mod parse;
 pub mod requester;

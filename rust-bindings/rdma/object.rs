@@ -260,6 +260,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Returns the value of a statistic by its index in [`PORT_STATS`](Self::PORT_STATS).
     fn counter_value(counter: &Self::Counter, stat: usize) -> u64;
 
+    /// Returns the response to a management datagram for a port, which comes from the network, a
+    /// program or ib_core. `None` leaves the datagram to ib_core and its agents. Sleeps, except for
+    /// a datagram of the directed-route class.
+    fn process_mad(device: &Device<Self>, port: u32, mad: &Mad) -> Option<Mad>;
+
     /// Creates the driver's data for a process that opens the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
 
@@ -395,6 +400,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Deallocates a memory window, bound or not.
     fn dealloc_mw(mw: &Self::Mw) -> Result;
 }
+
+/// A management datagram (MAD).
+pub type Mad = [u8; raw::IB_MGMT_MAD_SIZE as usize];
 
 /// ib_core's objects with the data of driver `D`.
 pub(crate) type Ucontext<D> = Object<raw::ib_ucontext, <D as Driver>::Ucontext>;

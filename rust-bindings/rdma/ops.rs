@@ -65,7 +65,7 @@ impl<D: Driver> Ops<D> {
         }
         set! {
             dealloc_driver, get_dev_fw_str, query_device, query_port, get_port_immutable,
-            query_pkey, add_gid, del_gid, alloc_hw_port_stats, get_hw_stats,
+            query_pkey, add_gid, del_gid, alloc_hw_port_stats, get_hw_stats, process_mad,
             counter_init, counter_alloc_stats, counter_bind_qp, counter_unbind_qp,
             counter_update_stats, counter_dealloc,
             alloc_ucontext, dealloc_ucontext, disassociate_ucontext,

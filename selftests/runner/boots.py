@@ -76,10 +76,11 @@ def grouped(boots):
 
 INTEROP = ("test", "rdma_rxe")
 
-# The user-space packages of the kernel's RDMA clients, and programs that use verbs. All suites that
-# need any of them share one image.
+# The user-space packages of the kernel's RDMA clients, programs that use verbs, and programs that
+# monitor devices. All suites that need any of them share one image.
 CLIENTS = ("nfs-common", "nfs-kernel-server", "open-iscsi", "cifs-utils", "ksmbd-tools")
-PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin", *CLIENTS)
+MONITORING = ("prometheus-node-exporter", "collectd-core")
+PROGRAMS = ("ucx-utils", "openmpi-bin", "python3-mpi4py", "qperf", "fio", "libfabric-bin", *MONITORING, *CLIENTS)
 
 BOOTS = (
     # The longest boots come first, so that none of them runs alone at the end.
@@ -108,6 +109,7 @@ BOOTS = (
     Boot("ucx", "ucx", debug=False, packages=PROGRAMS, together="applications"),
     Boot("mpi", "mpi", debug=False, packages=PROGRAMS, together="applications"),
     Boot("applications", "applications", debug=False, packages=PROGRAMS, together="applications"),
+    Boot("monitoring", "monitoring", debug=False, packages=PROGRAMS, together="applications"),
     Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True, cpus=1),
     Boot("srq", "srq", together="hostile", port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),

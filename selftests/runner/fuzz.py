@@ -18,6 +18,7 @@ from .root import NO_GUEST, TOP, in_root, with_priority
 # The targets, and the number of executions of each in `make test`: about a minute of a CPU.
 EXECUTIONS = {
     "parse": 5_000_000,
+    "mad": 300_000,
     "responder": 1_000_000,
     "requester": 900_000,
     "wqe": 2_500_000,

@@ -88,8 +88,11 @@ PROVIDERS = {"provider-59": "59", "provider-65": "65"}
 # The comparison of the provider's declarations with the headers of Debian's releases.
 LAYOUTS = "layouts"
 
+# The tests of the scripts in qemu/.
+SCRIPTS = "scripts"
+
 # The programs of the host lane.
-ALL_PROGRAMS = (LAYOUTS, *PROVIDERS, *PROGRAMS, "mutants")
+ALL_PROGRAMS = (LAYOUTS, *PROVIDERS, *PROGRAMS, "mutants", SCRIPTS)
 
 # The program of the lane "packages": Debian packages, installed on a separate system.
 PACKAGES = "packages"
@@ -118,6 +121,8 @@ def run_program(name, report, out, only):
         command = [os.path.join(TOP, "selftests/layouts")]
     elif name == PACKAGES:
         command = [os.path.join(TOP, "selftests/packages/run")]
+    elif name == SCRIPTS:
+        command = [os.path.join(TOP, "selftests/host-scripts")]
     elif name == "mutants":
         command = [os.path.join(TOP, "selftests/run"), "mutants"]
     else:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The transport of rrxe: the RoCEv2 protocol and nothing else.
+//! The transport of rrxe: the RoCEv2 protocol, and the management datagrams of a port ([`pma`]).
 //!
 //! The crate takes events (a work request was posted, a packet arrived, it is time T) and returns
 //! actions (send this header with this part of that work request, write these bytes there, complete
@@ -35,6 +35,7 @@
 //! | RNR | receiver not ready: no receive work request was posted |
 //! | ICRC | invariant CRC, the last four bytes of every packet |
 //! | CNP | congestion notification packet |
+//! | MAD, PMA | management datagram; performance management agent (IBA 16.1) |
 //! | IBA | InfiniBand Architecture Specification, volume 1; A16 and A17 are its RoCE annexes |
 
 #![cfg_attr(not(test), no_std)]
@@ -59,6 +60,7 @@ pub mod icrc;
 mod mtu;
 mod packet;
 pub mod permute;
+pub mod pma;
 pub mod psn;
 pub mod reorder;
 pub mod requester;

@@ -5,7 +5,7 @@
 use super::multicast::Groups;
 use crate::{
     config::Config,
-    counters::Counters,
+    counters::{BoundCounters, Counters},
     tables::Tables,
     transport::{
         gids::{self, Gids},
@@ -39,6 +39,9 @@ pub(crate) struct DeviceState {
     pub(crate) guid: [u8; 8],
     /// Counters of packets without a queue pair, and of queue pairs without bound counters.
     pub(crate) counters: Counters,
+    /// Counters that are or were bound to queue pairs.
+    #[pin]
+    pub(crate) bound_counters: Mutex<BoundCounters>,
     /// Allocator of numbers for counters that can be bound.
     #[pin]
     pub(crate) counter_numbers: IndexPool,
@@ -84,6 +87,7 @@ impl DeviceState {
                 netdev: netdev.into(),
                 guid: guid(netdev),
                 counters: Counters::new()?,
+                bound_counters <- new_mutex!(BoundCounters::new(), "rrxe_bound_counters"),
                 counter_numbers <- IndexPool::new(),
                 sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),

@@ -184,6 +184,20 @@ fn entries() -> Vec<Vec<u8>> {
     all
 }
 
+/// Returns a request for each attribute of the performance management agent.
+fn management() -> Vec<(String, Vec<u8>)> {
+    let request = |attribute: u8| {
+        let mut input: Vec<u8> = (0..48).collect();
+        let mut mad = [0; 66];
+        mad[..4].copy_from_slice(&[1, 4, 1, 1]);
+        mad[17] = attribute;
+        mad[65] = 1;
+        input.extend(mad);
+        (format!("attribute-{attribute:02x}"), input)
+    };
+    [0x01, 0x12, 0x1d].map(request).to_vec()
+}
+
 fn main() -> io::Result<()> {
     let mut arguments = env::args().skip(1);
     let Some(out) = arguments.next() else {
@@ -217,6 +231,9 @@ fn main() -> io::Result<()> {
         write("responder", name, &conversation.responder())?;
         write("differential", name, &conversation.responder())?;
         write("requester", name, &conversation.requester())?;
+    }
+    for (name, input) in management() {
+        write("mad", &name, &input)?;
     }
     for (number, entry) in entries().iter().enumerate() {
         write("wqe", &format!("entry-{number:02}"), entry)?;

@@ -8,7 +8,7 @@ use crate::{
     raw,
     rdma::{
         device::Device,
-        object::{errno, Driver, NewGid, Ucontext},
+        object::{errno, Driver, Mad, NewGid, Ucontext},
         udata::{no_udata, Udata},
     },
 };
@@ -174,6 +174,31 @@ impl<D: Driver> Ops<D> {
             D::port_stats(Device::from_raw(ib), values);
         }
         D::PORT_STATS.len() as c_int
+    }
+
+    /// Passes a MAD to the driver. Without a response, ib_core treats the MAD as it would without
+    /// this operation.
+    pub(super) unsafe extern "C" fn process_mad(
+        ib: *mut raw::ib_device,
+        _flags: c_int,
+        port: u32,
+        _wc: *const raw::ib_wc,
+        _grh: *const raw::ib_grh,
+        mad: *const raw::ib_mad,
+        response: *mut raw::ib_mad,
+        _response_size: *mut usize,
+        _response_pkey_index: *mut u16,
+    ) -> c_int {
+        // SAFETY: `ib_mad_recv_done()`, `handle_outgoing_dr_smp()` (mad.c) and `get_perf_mad()`
+        // (sysfs.c) pass a live device. The MAD has `IB_MGMT_MAD_SIZE` bytes, the port's
+        // `max_mad_size`, and nothing writes to it during the call.
+        let made = unsafe { D::process_mad(Device::from_raw(ib), port, &*mad.cast::<Mad>()) };
+        let Some(made) = made else {
+            return raw::ib_mad_result_IB_MAD_RESULT_SUCCESS as c_int;
+        };
+        // SAFETY: The same functions pass another buffer of that size, which nothing else uses.
+        unsafe { response.cast::<Mad>().write(made) };
+        (raw::ib_mad_result_IB_MAD_RESULT_SUCCESS | raw::ib_mad_result_IB_MAD_RESULT_REPLY) as c_int
     }
 
     pub(super) unsafe extern "C" fn alloc_ucontext(

@@ -48,6 +48,44 @@ def rise(host, among=None, **wanted):
     equal(f"what {host.name} has counted", found, wanted)
 
 
+# The counters of monitoring (the folder `counters` in sysfs) that show statistics, and these
+# statistics. The others are 0.
+MONITORED = {
+    "port_xmit_data": ("sent_bytes",),
+    "port_xmit_packets": ("sent_pkts",),
+    "port_xmit_discards": ("send_err",),
+    "port_rcv_data": ("rcvd_bytes",),
+    "port_rcv_packets": ("rcvd_pkts",),
+    "port_rcv_errors": ("rx_roce_error_pkts", "rx_icrc_encapsulated"),
+}
+
+
+def monitored_from(statistics):
+    """Returns the counters in MONITORED that these statistics give: {name: value}."""
+    sums = {name: sum(statistics[one] for one in of) for name, of in MONITORED.items()}
+    return {name: value // 4 if name.endswith("_data") else value for name, value in sums.items()}
+
+
+def monitored(where, device):
+    """Returns the counters of monitoring of a device's port: {name: value}."""
+    folder = f"/sys/class/infiniband/{device}/ports/1/counters"
+    return {name: int(where.read(f"{folder}/{name}")) for name in where.look("listed", folder, ".*")}
+
+
+def check_monitored(host):
+    """Checks that the counters of monitoring of a host's device equal its statistics."""
+    end = time.monotonic() + TIMEOUT * slowness()
+    while True:
+        before, shown, after = read(host), monitored(host.machine, host.device), read(host)
+        wanted = dict.fromkeys(shown, 0) | monitored_from(after)
+        # Something may be counted during the reading, and ib_core may show the values of a counter
+        # twice while that loses its last queue pair.
+        if before == after and shown == wanted or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    equal(f"counters of monitoring on {host.name}", shown, wanted)
+
+
 def of_queue_pairs(host):
     """Returns the counters bound to queue pairs of a host's device: {number: entry of `rdma`}."""
     text = host.machine.run(f"rdma -j statistic qp show link {host.device}/1")

@@ -6,12 +6,14 @@ import os
 import random
 import time
 
+import mads
 import packets
 import testbed
-from counted import TIMEOUT, Watch, of_queue_pairs, read, rise
+from counted import TIMEOUT, Watch, check_monitored, monitored, monitored_from, of_queue_pairs, read, rise
 from attacker import FIRST, PAYLOAD, Attacker
-from harness import case, equal, require, slowness
+from harness import case, equal, require, slowness, wait_until
 from packets import QKEY, UD, aeth, bth, deth
+from programs import rping
 from traffic import Batch
 from trial import Bench, Trial
 
@@ -174,6 +176,96 @@ def sysfs():
         equal(name, int(bed.here.machine.read(f"{where}/{name}")), shown[name])
 
 
+# All files in `counters`: those of ib_core's table without the counters of multicasts
+# (drivers/infiniband/core/sysfs.c, `pma_attrs_noietf`).
+MONITORING = {
+    *("symbol_error", "link_error_recovery", "link_downed", "VL15_dropped"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+    *("port_rcv_errors", "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors"),
+    *("port_rcv_constraint_errors", "port_rcv_data", "port_rcv_packets"),
+    *("port_xmit_discards", "port_xmit_constraint_errors", "port_xmit_wait"),
+    *("port_xmit_data", "port_xmit_packets"),
+}
+
+
+@case()
+def monitoring():
+    """The counters that monitoring reads equal the statistics, also after traffic and errors."""
+    with Attacker(bed, bench) as t:
+        before = monitored(bed.peer.machine, bed.peer.device)
+        equal("counters", set(before), MONITORING)
+        for make, how, _ in (FAULTS["short"], FAULTS["icrc"]):
+            _send(t, make(t.qpn), **how)
+        t.still_works()
+        errors = before["port_rcv_errors"] + 2 * TIMES
+        wait_until("the errors are counted", lambda: monitored(bed.peer.machine, bed.peer.device)["port_rcv_errors"] == errors)
+    for host in (bed.here, bed.peer):
+        check_monitored(host)
+        require(monitored(host.machine, host.device)["port_xmit_data"] > 0, f"{host.name} has sent nothing")
+
+
+@case()
+def monitoring_sent_and_received():
+    """Bytes and packets are the same at both ends, over a veth pair and on one device.
+
+    The kernel's rxe_sent_rcvd_bytes.sh compares the same counters, on one device.
+    """
+    with testbed.namespaces((bed.here.driver,) * 2) as hosts:
+
+        def now():
+            return [monitored(bed.here.machine, host.device) for host in hosts]
+
+        for server, client in ((0, 1), (1, 0), (0, 0)):
+            before = now()
+            rping(hosts[server], hosts[client], 3)
+
+            def risen(host, name, before=before):
+                return now()[host][name] - before[host][name]
+
+            for sender, receiver in {(server, client), (client, server)}:
+                for unit in ("data", "packets"):
+                    sent, received = f"port_xmit_{unit}", f"port_rcv_{unit}"
+                    words = f"{received} of the other's {sent}, server {server}, client {client}"
+                    wait_until(words, lambda: risen(receiver, received) == risen(sender, sent) > 0, TIMEOUT)
+
+
+@case(each={"peer": "peer", "own": "here"})
+def management_datagrams(asked):
+    """A port answers requests for its counters, which come from a program on a host."""
+    host = getattr(bed, asked)
+    with mads.agent(bed.here) as agent:
+        status, info = agent.ask(host, mads.CLASS_PORT_INFO)
+        equal("status", status, mads.SUCCESS)
+        # Versions, CapabilityMask with counters of 64 bits, CapabilityMask2, RespTimeValue.
+        equal("ClassPortInfo", info.rstrip(b"\0"), bytes([1, 1, 4, 0, 0, 0, 0, 18]))
+        for attribute in (mads.PORT_COUNTERS, mads.PORT_COUNTERS_EXTENDED):
+            first = monitored_from(read(host))
+            found = agent.counters(host, attribute)
+            last = monitored_from(read(host))
+            for name, value in found.items():
+                require(first[name] <= value <= last[name], f"{name}: {value}, between {first[name]} and {last[name]}")
+
+
+@case()
+def other_management_datagrams():
+    """Requests that the port has no answer to get the kernel's, and reset nothing."""
+    with mads.agent(bed.here) as agent:
+        before = monitored_from(read(bed.peer))
+        for attribute in (mads.PORT_COUNTERS, mads.PORT_COUNTERS_EXTENDED):
+            equal("status of Set", agent.ask(bed.peer, attribute, method=mads.SET)[0], mads.UNSUPPORTED)
+            status, found = agent.ask(bed.peer, attribute, port=2)
+            equal("status for port 2", status, mads.INVALID_FIELD)
+            equal("counters of port 2", found.strip(b"\0"), b"")
+        status, _ = agent.ask(bed.peer, mads.PORT_SAMPLES_CONTROL)
+        equal("status of PortSamplesControl", status, mads.UNSUPPORTED)
+        after = monitored_from(read(bed.peer))
+        require(all(after[name] >= value for name, value in before.items()), f"from {before} to {after}")
+    # Device management, for which no host has an agent.
+    with mads.agent(bed.here, management_class=6) as agent:
+        status, _ = agent.ask(bed.peer, mads.CLASS_PORT_INFO)
+        equal("status for another class", status, mads.UNSUPPORTED)
+
+
 # Statistics of a port that queue pairs do not have.
 PORT_ONLY = {
     "rx_roce_error_pkts",
@@ -286,7 +378,9 @@ def automatic_by_type():
             equal("queue pairs", found["lqpn"], [_number(one)])
             equal("WRITEs", found["rx_write_requests"], 5)
             equal("WRITEs of the device", watch.rise()["rx_write_requests"], 7)
+            check_monitored(bed.here)
         equal("counters", of_queue_pairs(bed.here), {})
+        check_monitored(bed.here)
         equal("WRITEs of the device", watch.rise()["rx_write_requests"], 8)
         watch.agree()
     with Trial(bench) as t:
