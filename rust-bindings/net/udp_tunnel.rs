@@ -14,12 +14,7 @@ use core::{
     ffi::c_int,
     ptr::{self, NonNull},
 };
-use kernel::{
-    error::to_result,
-    prelude::*,
-    static_lock_class,
-    sync::Arc,
-};
+use kernel::{error::to_result, prelude::*, static_lock_class, sync::Arc};
 
 /// A receiver of the packets of a UDP tunnel socket.
 pub trait UdpReceive: Send + Sync + 'static {

@@ -303,8 +303,7 @@ impl<'a> Reception<'a> {
             return Some(qp);
         }
         let destination = self.skb.destination();
-        let belongs =
-            !destination.is_multicast() && qp.device.receives(arrival, &destination, rcu);
+        let belongs = !destination.is_multicast() && qp.device.receives(arrival, &destination, rcu);
         belongs.then_some(qp)
     }
 
