@@ -25,7 +25,8 @@ const MAX_YIELD_COST_NS: u64 = 1_000_000;
 /// Upper bound of [`YieldState::factor`].
 const MAX_FACTOR: u64 = 1 << 10;
 
-// The only use of `std`: a thread-local value without a destructor, which allocates nothing.
+// The only use of `std`: a thread-local value without a destructor. Rust allocates nothing for it,
+// but the C library may, at a thread's first access.
 extern crate std;
 
 std::thread_local! {

@@ -10,7 +10,7 @@
 //! with state has a module, and [`object`] has the others; below those with queues are
 //! [`send_queue`], [`recv_queue`], [`completion_queue`] and their [`ring`], the memory shared with
 //! the kernel, which know no verbs.
-
+//!
 //! The library does not use `std` (except for a thread-local value in [`cpu_yield`]) nor `alloc`:
 //! their allocations end the program if there is no memory, their output ends it if standard error
 //! fails, and their environment is that of the user also in a set-user-ID program. [`memory`],

@@ -115,8 +115,11 @@ def run_program(name, report, out, only):
         return
     passed = []
     if name in PROVIDERS:
-        variable = f"RRXE_PABI={PROVIDERS[name]}"
-        command = in_root("env", variable, "cargo", "test", "--quiet", "--locked", "--package", "rrxe-provider", "--", "--format=pretty")
+        # The number is not part of cargo's hash: in a shared folder, each build would replace the
+        # others' tests.
+        pabi = PROVIDERS[name]
+        variables = (f"RRXE_PABI={pabi}", f"CARGO_TARGET_DIR={TARGET}/rdmav{pabi}")
+        command = in_root("env", *variables, "cargo", "test", "--quiet", "--locked", "--package", "rrxe-provider", "--", "--format=pretty")
     elif name == LAYOUTS:
         command = [os.path.join(TOP, "selftests/layouts")]
     elif name == PACKAGES:

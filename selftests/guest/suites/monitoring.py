@@ -123,6 +123,19 @@ StoreRates false
 """
 
 
+def _is_put(job, host, kind):
+    """Returns whether collectd has printed a value of a device that equals the statistics now. A
+    late packet may be counted after earlier values."""
+    now = monitored_from(read(host))
+    value = {
+        "octets": f"{4 * now['port_rcv_data']}:{4 * now['port_xmit_data']}",
+        "packets-total": f"{now['port_rcv_packets']}:{now['port_xmit_packets']}",
+        "state": "4.000000",
+    }[kind]
+    line = rf"^PUTVAL \S+/infiniband-{host.device}:1/ib_{kind} \S+ [\d.]+:{re.escape(value)}$"
+    return re.search(line, job.output(), re.M)
+
+
 @case(timeout=300)
 def collectd():
     """collectd's plugin infiniband: octets, packets and state of two devices."""
@@ -133,12 +146,8 @@ def collectd():
         job = bed.here.machine.start("collectd -f -C /tmp/collectd.conf")
         try:
             for host in (bed.here, other):
-                wanted = monitored_from(read(host))
-                octets = f"{4 * wanted['port_rcv_data']}:{4 * wanted['port_xmit_data']}"
-                packets = f"{wanted['port_rcv_packets']}:{wanted['port_xmit_packets']}"
-                for kind, value in (("octets", octets), ("packets-total", packets), ("state", "4.000000")):
-                    line = rf"^PUTVAL \S+/infiniband-{host.device}:1/ib_{kind} \S+ [\d.]+:{re.escape(value)}$"
-                    wait_until(f"a line {line}", lambda line=line: re.search(line, job.output(), re.M), 90)
+                for kind in ("octets", "packets-total", "state"):
+                    wait_until(f"ib_{kind} of {host.device}", lambda host=host, kind=kind: _is_put(job, host, kind), 90)
         finally:
             job.kill()
             job.wait()
