@@ -207,11 +207,17 @@ impl NetDevice {
         }
     }
 
+    /// Returns whether the device accepts IP packets that hold several UDP datagrams.
+    #[inline]
+    pub(super) fn can_segment_udp(&self) -> bool {
+        shim_netdev_can_segment_udp(self)
+    }
+
     /// Returns the maximum size in bytes of an IP packet that holds up to `segments` UDP datagrams,
     /// or 0 if the device does not accept such packets.
     #[inline]
     pub fn udp_gso_limit(&self, segments: u32) -> u32 {
-        if !shim_netdev_can_segment_udp(self) || shim_netdev_gso_max_segs(self) < segments {
+        if !self.can_segment_udp() || shim_netdev_gso_max_segs(self) < segments {
             return 0;
         }
         shim_netdev_gso_max_size(self)

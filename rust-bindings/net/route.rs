@@ -179,16 +179,29 @@ impl Route {
         self.version
     }
 
-    /// Returns whether the route is still valid, and ends where it did; if not, the caller must
-    /// look it up again. Cheap enough for each batch.
+    /// Returns the route for a batch, or `None` if it is not valid any more, or does not end where
+    /// it did: the caller must look it up again. Cheap enough for each batch.
     #[inline]
-    pub fn is_valid(&self) -> bool {
+    pub fn current(&self) -> Option<Self> {
         let rcu = rcu::read_lock();
         // SAFETY: `self` owns a reference to `dst`. Under RCU, `dst_check` (dst.h) may follow its
         // pointers.
-        let is_current = !unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null();
-        let ends_as_before = || self.far_end == FarEnd::of(self.device(&rcu), self.version, &rcu);
-        is_current && (!self.is_over_veth || ends_as_before())
+        if unsafe { raw::shim_dst_check(self.as_raw(), self.cookie) }.is_null() {
+            return None;
+        }
+        let mut ends_at_peer = self.ends_at_peer;
+        if self.is_over_veth {
+            let dev = self.device(&rcu);
+            if !dev.can_segment_udp() {
+                // Only GSO packets depend on their end.
+                ends_at_peer = false;
+            } else if self.far_end != FarEnd::of(dev, self.version, &rcu) {
+                return None;
+            }
+        }
+        let mut route = self.clone();
+        route.ends_at_peer = ends_at_peer;
+        Some(route)
     }
 
     /// Returns whether the packets leave through one end of a veth pair.
@@ -199,7 +212,7 @@ impl Route {
 
     /// Returns whether the packets leave through one end of a veth pair, and the namespace of the
     /// other end receives them, as far as devices and addresses tell. Nothing on their way may then
-    /// pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
+    /// pass them to another device. Returns false if the veth segments large packets itself. (Rules of that namespace still may: DNAT, IPVS, policy
     /// routing.)
     #[inline]
     pub fn ends_at_peer(&self) -> bool {

@@ -24,7 +24,7 @@ use kernel::{
     cpu::nr_cpu_ids,
     processor::cpu_relax,
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        atomic::{Acquire, Atomic, Release},
         rcu,
     },
     task::might_sleep,
@@ -77,11 +77,21 @@ impl Bursts {
         (cpu < nr_cpu_ids()).then_some(cpu).and_then(on_cpu)
     }
 
+    /// Reads the word on its own CPU.
+    #[inline]
+    fn own(&self) -> u64 {
+        // SAFETY: The word is valid. Only this CPU writes to it, so this cannot race. A volatile
+        // read is READ_ONCE() (asm-generic/rwonce.h); `Atomic::load()` calls a function of C.
+        unsafe { self.0.as_ptr().read_volatile() }
+    }
+
     /// Begins a burst, unless the CPU is in one.
     #[inline]
     pub(super) fn enter(&self) {
-        let before = self.0.load(Relaxed);
-        self.0.store(before.wrapping_add(1), Relaxed);
+        let before = self.own();
+        // SAFETY: The word is valid. Other CPUs read it concurrently, which a volatile write of an
+        // aligned word permits, as WRITE_ONCE() does (asm-generic/rwonce.h).
+        unsafe { self.0.as_ptr().write_volatile(before.wrapping_add(1)) };
         if before & GUARDS == 0 {
             // Pairs with the barrier in `wait_for_bursts`: either that function sees the burst, or
             // the burst sees what its caller has unpublished.
@@ -92,7 +102,7 @@ impl Bursts {
     /// Takes back a call of [`enter`](Self::enter). The last one ends the burst.
     #[inline]
     pub(super) fn leave(&self) {
-        let left = self.0.load(Relaxed).wrapping_sub(1);
+        let left = self.own().wrapping_sub(1);
         let ended = if left & GUARDS == 0 { ONE_BURST } else { 0 };
         // Release: all accesses of the burst precede its end.
         self.0.store(left.wrapping_add(ended), Release);

@@ -62,8 +62,8 @@ impl Path {
         rcu: &rcu::Guard,
     ) -> Option<Route> {
         let mut cached = lock_bh(&self.route);
-        if let Some(route) = cached.as_ref().filter(|route| route.is_valid()) {
-            return Some(route.clone());
+        if let Some(route) = cached.as_ref().and_then(Route::current) {
+            return Some(route);
         }
         // The index of the interface is one of its namespace. If the interface is gone, so is the
         // path.
