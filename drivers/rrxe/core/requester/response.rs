@@ -505,6 +505,7 @@ impl Requester {
 
     /// Completes at most [`MAX_FLUSH`] work requests as flushed.
     pub(super) fn flush(&mut self, cx: &mut Ctx<'_, impl Env>) {
+        debug_assert!(matches!(self.state, State::SendError | State::Error));
         for _ in 0..MAX_FLUSH {
             let Some(slot) = self.slot(cx.slots, self.tail) else {
                 return;
