@@ -25,7 +25,7 @@ _INPUTS = {
     "simulation": (*_CORE, "selftests/simulation"),
     "model": (*_CORE, "selftests/model"),
     "mutants": (*_CORE, "selftests/simulation", "selftests/mutants", "selftests/runner/mutants.py"),
-    "packages": (*_PRODUCT, "packaging", "selftests/packages", "README.md"),
+    "packages": (*_PRODUCT, "packaging", "selftests/packages", "Makefile", "README.md"),
     "boot": (*_PRODUCT, "selftests/guest", "selftests/programs", "selftests/conformance", "selftests/script",
              "selftests/testkit", "selftests/runner/boots.py", "selftests/runner/guest.py"),
 }
