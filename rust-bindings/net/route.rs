@@ -179,8 +179,8 @@ impl Route {
         self.version
     }
 
-    /// Returns the route for a batch, or `None` if it is not valid any more, or does not end where
-    /// it did: the caller must look it up again. Cheap enough for each batch.
+    /// Returns the route for a batch. Returns `None` if the route is invalid or ends elsewhere now:
+    /// the caller must look it up again. Cheap enough for each batch.
     #[inline]
     pub fn current(&self) -> Option<Self> {
         let rcu = rcu::read_lock();
@@ -212,8 +212,8 @@ impl Route {
 
     /// Returns whether the packets leave through one end of a veth pair, and the namespace of the
     /// other end receives them, as far as devices and addresses tell. Nothing on their way may then
-    /// pass them to another device. Returns false if the veth segments large packets itself. (Rules of that namespace still may: DNAT, IPVS, policy
-    /// routing.)
+    /// pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
+    /// routing.) Returns false if the veth accepts no GSO packets.
     #[inline]
     pub fn ends_at_peer(&self) -> bool {
         self.ends_at_peer
