@@ -54,6 +54,7 @@ pub(crate) mod safe {
         pub(crate) safe fn shim_cond_resched();
         pub(crate) safe fn shim_get_udp_sport(label: u32, local_qpn: u32, remote_qpn: u32) -> u16;
         pub(crate) safe fn shim_in_serving_softirq() -> bool;
+        pub(crate) safe fn shim_in_softirq() -> bool;
         pub(crate) safe fn shim_in_softirq_level() -> bool;
         pub(crate) safe fn shim_irqs_disabled() -> bool;
         pub(crate) safe fn shim_local_bh_disable();

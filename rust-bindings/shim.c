@@ -69,6 +69,11 @@ SHIM struct workqueue_struct *shim_alloc_workqueue(const char *name, unsigned in
 	return alloc_workqueue("%s", flags, 0, name);
 }
 
+SHIM bool shim_in_softirq(void)
+{
+	return in_softirq();
+}
+
 SHIM bool shim_in_serving_softirq(void)
 {
 	return in_serving_softirq();

@@ -31,7 +31,7 @@ pub use burst::{wait_for_bursts, BurstGuard};
 pub use burst_arc::BurstArc;
 pub(crate) use gate::Gate;
 pub use index_pool::IndexPool;
-pub(crate) use irq::in_serving_softirq;
+pub(crate) use irq::{in_serving_softirq, in_softirq};
 pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked, Nested, Nesting};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue, Placement};
 pub(crate) use per_cpu::PerCpu;

@@ -17,7 +17,7 @@
 //! With `PREEMPT_RT` softirqs can be preempted, and bursts of several tasks can overlap on one CPU.
 //! This module then needs two counters for each CPU, as SRCU has; it does not support such kernels.
 
-use super::{smp_mb, BhGuard};
+use super::{in_softirq, smp_mb, BhGuard};
 use crate::{raw, time::monotonic_ns};
 use core::ops::Deref;
 use kernel::{
@@ -144,11 +144,9 @@ impl BurstGuard {
     /// Enters a burst.
     #[inline]
     pub fn enter() -> Self {
-        let bh = BhGuard::new();
-        // SAFETY: Softirqs are disabled until the guard is dropped.
-        let mut guard = unsafe { Self::enter_in_softirq() };
-        guard._bh = Some(bh);
-        guard
+        let bh = Some(BhGuard::new());
+        // SAFETY: The guard keeps softirqs disabled.
+        unsafe { Self::new(bh) }
     }
 
     /// Enters a burst in a softirq.
@@ -158,6 +156,19 @@ impl BurstGuard {
     /// The CPU handles a softirq, or softirqs are disabled on it, until the guard is dropped.
     #[inline]
     pub(crate) unsafe fn enter_in_softirq() -> Self {
+        debug_assert!(in_softirq());
+        // SAFETY: The caller's contract.
+        unsafe { Self::new(None) }
+    }
+
+    /// Enters a burst.
+    ///
+    /// # Safety
+    ///
+    /// The CPU handles a softirq, or softirqs are disabled on it, until the guard is dropped; `bh`
+    /// may be what disables them.
+    #[inline]
+    unsafe fn new(bh: Option<BhGuard>) -> Self {
         let rcu = rcu::read_lock();
         // The context stays on this CPU.
         let bursts = Bursts::of_this_cpu();
@@ -166,7 +177,7 @@ impl BurstGuard {
         Self {
             bursts,
             rcu,
-            _bh: None,
+            _bh: bh,
         }
     }
 }

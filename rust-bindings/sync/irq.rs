@@ -53,6 +53,12 @@ pub fn irqs_disabled() -> bool {
     raw::safe::shim_irqs_disabled()
 }
 
+/// Returns whether the current CPU handles a softirq, or softirqs are disabled on it.
+#[inline]
+pub(crate) fn in_softirq() -> bool {
+    raw::safe::shim_in_softirq()
+}
+
 /// Returns whether the current CPU handles a softirq.
 #[inline]
 pub(crate) fn in_serving_softirq() -> bool {
