@@ -52,7 +52,7 @@ def excerpt(reason, log):
     return [] if found is None else lines[max(0, found - _LINES_BEFORE) : found + _LINES_AFTER]
 
 
-def _processors():
+def _processor_ticks():
     """Returns the idle time and the whole time of this machine's CPUs since its boot, in ticks."""
     with open("/proc/stat", encoding="ascii") as file:
         # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
@@ -73,7 +73,7 @@ class Report:
         self._processor = collections.Counter()
         # The seconds of the run that are no test's, by kind and name (`overhead`).
         self._overheads = collections.defaultdict(collections.Counter)
-        self._processors = _processors()
+        self._ticks = _processor_ticks()
         # The start of the first test and the end of the last one, by lane.
         self._lanes = {}
         self._terminal = sys.stderr.isatty()
@@ -181,10 +181,11 @@ class Report:
         lanes = (f"{lane} {until - since:.0f}" for lane, (since, until) in self._lanes.items())
         self.line(f"Seconds: {', '.join(lanes)}; of them {_longest(suites)}")
         for kind, names in self._overheads.items():
+            names = collections.Counter({name: seconds for name, seconds in names.items() if seconds >= 1})
             self.line(f"Seconds of {kind}: {sum(names.values()):.0f} in all, {_longest(names)}")
         processor = (f"{name} {seconds:.0f}" for name, seconds in self._processor.most_common())
         self.line(f"Processor seconds: {', '.join(processor)}")
-        idle, ticks = (now - before for now, before in zip(_processors(), self._processors))
+        idle, ticks = (now - before for now, before in zip(_processor_ticks(), self._ticks))
         self.line(f"The processors were idle for {100 * idle / max(ticks, 1):.0f} % of the time")
         self.line(f"The {_SLOWEST} slowest tests:")
         for name, _, seconds, _, _ in sorted(self.results, key=lambda result: -result[2])[:_SLOWEST]:
@@ -209,8 +210,8 @@ class Report:
 
 
 def _longest(names):
-    """Returns the names with the most seconds, with these."""
-    return ", ".join(f"{name} {seconds:.0f}" for name, seconds in names.most_common(_TIMES_OF))
+    """Returns the names with the most seconds, each with its seconds."""
+    return ", ".join(f"{name} {seconds:.0f}" for name, seconds in names.most_common(_TIMES_OF)) or "none"
 
 
 def _printable(text):
