@@ -7,7 +7,7 @@
 //! meaning, or else that of another driver. An error of a packet counts once, under one name.
 //!
 //! A queue pair also counts in one place only: in the counters bound to it, or else in those of its
-//! device. ib_core adds up both for the port, as do the answers to management datagrams.
+//! device. ib_core adds up both for the port, as do the responses to management datagrams.
 
 use crate::{limits, qp::Qp, verbs::device::DeviceState};
 use kernel::{c_str, prelude::*, sync::Arc};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The performance management agent: it handles every MAD, and answers only its own requests.
+//! The performance management agent: it handles every MAD, and responds only to its own requests.
 
 use rrxe_core::pma::{respond, PortCounters, MAD_LEN};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The performance management agent (IBA 16.1): answers the management datagrams (MADs) by which
-//! monitoring reads the counters of a port.
+//! The performance management agent (IBA 16.1): responds to the management datagrams (MADs) that
+//! read the counters of a port for monitoring.
 //!
-//! The agent answers Get of three attributes:
+//! The agent responds to Get of three attributes:
 //!
 //! | attribute | contents |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | PortCounters | counters of at most 32 bits, which stop at their maximum |
 //! | PortCountersExtended | counters of 64 bits |
 //!
-//! It has no answer to any other MAD. Set, which resets counters, is one of them: MADs are not
+//! It responds to no other MAD. Set, which resets counters, is one of them: MADs are not
 //! authenticated, and the statistics of `rdma statistic` have no reset.
 
 /// Length of a MAD in bytes (IBA 13.4.2).
@@ -62,8 +62,8 @@ const RESPONSE_TIME: u32 = 18;
 /// Start of the attribute in a MAD of this class (IBA 16.1.1).
 const ATTRIBUTE: usize = 64;
 
-/// Returns the response of `port` to a MAD, or `None` if the MAD is not a request that the agent
-/// answers. Reads the counters only if the response contains them.
+/// Returns the response of `port` to a MAD, or `None` if the agent does not respond to it. Reads
+/// the counters only if the response contains them.
 pub fn respond(
     request: &[u8; MAD_LEN],
     port: u32,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// Returns the attribute of the response to a Get of a port with these counters.
-    fn answer(attribute: u16, counters: PortCounters) -> [u8; 192] {
+    fn attribute_of(attribute: u16, counters: PortCounters) -> [u8; 192] {
         let response = respond(&get(attribute), PORT, || counters).expect("a response");
         *checked(&response, attribute, 0).first_chunk().expect("192")
     }
@@ -230,7 +230,7 @@ mod tests {
             (32, &[1, 2, 3, 4]),
             (36, &[5, 6, 7, 8]),
         ]);
-        assert_eq!(answer(0x12, COUNTERS), wanted);
+        assert_eq!(attribute_of(0x12, COUNTERS), wanted);
     }
 
     /// The figures of this test are those of `struct ib_pma_portcounters_ext` in ib_pma.h.
@@ -247,7 +247,7 @@ mod tests {
             (24, &[0, 0, 0, 0, 1, 2, 3, 4]),
             (32, &[0, 0, 0, 0, 5, 6, 7, 8]),
         ]);
-        assert_eq!(answer(0x1d, counters), wanted);
+        assert_eq!(attribute_of(0x1d, counters), wanted);
     }
 
     /// Each counter of PortCounters stops at all ones, and the next ones are unaffected.
@@ -271,7 +271,7 @@ mod tests {
             (32, &last(3)),
             (36, &last(3)),
         ]);
-        assert_eq!(answer(0x12, below), wanted);
+        assert_eq!(attribute_of(0x12, below), wanted);
         let stopped = with(&[
             (1, &[PORT as u8]),
             (8, &[0xff; 2]),
@@ -287,7 +287,7 @@ mod tests {
                 receive_errors: beyond,
                 send_discards: beyond,
             };
-            assert_eq!(answer(0x12, counters), stopped, "{beyond:#x}");
+            assert_eq!(attribute_of(0x12, counters), stopped, "{beyond:#x}");
         }
     }
 

@@ -231,7 +231,7 @@ def monitoring_sent_and_received():
 
 @case(each={"peer": "peer", "own": "here"})
 def management_datagrams(asked):
-    """A port answers requests for its counters, which come from a program on a host."""
+    """A port responds to requests for its counters, which come from a program on a host."""
     host = getattr(bed, asked)
     with mads.agent(bed.here) as agent:
         status, info = agent.ask(host, mads.CLASS_PORT_INFO)
@@ -248,7 +248,7 @@ def management_datagrams(asked):
 
 @case()
 def other_management_datagrams():
-    """Requests that the port has no answer to get the kernel's, and reset nothing."""
+    """The kernel responds to requests that the port leaves to it. They reset nothing."""
     with mads.agent(bed.here) as agent:
         before = monitored_from(read(bed.peer))
         for attribute in (mads.PORT_COUNTERS, mads.PORT_COUNTERS_EXTENDED):
