@@ -180,7 +180,8 @@ impl Route {
     }
 
     /// Returns the route for a batch. Returns `None` if the route is invalid or ends elsewhere now:
-    /// the caller must look it up again. Cheap enough for each batch.
+    /// the caller must look it up again. If a veth accepts no GSO packets, the result does not end
+    /// at the peer ([`Route::ends_at_peer`]). Cheap enough for each batch.
     #[inline]
     pub fn current(&self) -> Option<Self> {
         let rcu = rcu::read_lock();
@@ -213,7 +214,7 @@ impl Route {
     /// Returns whether the packets leave through one end of a veth pair, and the namespace of the
     /// other end receives them, as far as devices and addresses tell. Nothing on their way may then
     /// pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
-    /// routing.) Returns false if the veth accepts no GSO packets.
+    /// routing.)
     #[inline]
     pub fn ends_at_peer(&self) -> bool {
         self.ends_at_peer
