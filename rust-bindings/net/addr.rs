@@ -76,3 +76,12 @@ pub(super) fn source(version: IpVersion, header: &[u8]) -> IpAddr {
         IpVersion::V6 => IpAddr::V6(field(header, 8)),
     }
 }
+
+/// Returns the destination address in an IP header.
+#[inline]
+pub(super) fn destination(version: IpVersion, header: &[u8]) -> IpAddr {
+    match version {
+        IpVersion::V4 => IpAddr::V4(field(header, 16)),
+        IpVersion::V6 => IpAddr::V6(field(header, 24)),
+    }
+}

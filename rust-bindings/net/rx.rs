@@ -5,7 +5,7 @@
 //! C header: `include/linux/skbuff.h`.
 
 use super::{
-    addr::{field, source},
+    addr::{destination, field, source},
     datagram::Fragment,
     skb::{shim_skb_headlen, shim_skb_shinfo, Skb},
     IpAddr, IpVersion, UDP_HEADER,
@@ -102,10 +102,14 @@ impl RxSkb {
     /// Returns the destination address.
     #[inline]
     pub fn destination(&self) -> IpAddr {
-        match self.version() {
-            IpVersion::V4 => IpAddr::V4(field(self.ip_header(), 16)),
-            IpVersion::V6 => IpAddr::V6(field(self.ip_header(), 24)),
-        }
+        destination(self.version(), self.ip_header())
+    }
+
+    /// Returns the source and the destination address.
+    #[inline]
+    pub fn addresses(&self) -> (IpAddr, IpAddr) {
+        let (version, header) = (self.version(), self.ip_header());
+        (source(version, header), destination(version, header))
     }
 
     /// Returns the IPv4 type of service or IPv6 traffic class: DSCP and ECN.

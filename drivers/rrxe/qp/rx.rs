@@ -333,9 +333,9 @@ impl Qp {
     #[cold]
     pub(crate) fn on_modified_packet(&self, skb: &RxSkb, arrival: Arrival<'_>, burst: &BurstGuard) {
         let path = lock_bh(&self.recv).tx.path.clone();
+        let (source, destination) = skb.addresses();
         let is_from_peer = |path: &Arc<Path>| {
-            path.is_from_peer(skb.source(), skb.destination())
-                && self.device.is_at_path(arrival, path, burst)
+            path.is_from_peer(source, destination) && self.device.is_at_path(arrival, path, burst)
         };
         if let Some(path) = path.filter(is_from_peer) {
             path.elision.on_modified();

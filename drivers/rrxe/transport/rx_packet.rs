@@ -74,7 +74,7 @@ impl RxPacket<'_> {
         rcu: &rcu::Guard,
     ) -> bool {
         let (source, destination) = match &self.source {
-            PacketSource::Datagram(d) => (d.packet().source(), d.packet().destination()),
+            PacketSource::Datagram(datagram) => datagram.packet().addresses(),
             PacketSource::Loopback(loopback) => (loopback.batch.source, loopback.batch.destination),
         };
         path.is_from_peer(source, destination)
