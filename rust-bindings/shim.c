@@ -32,6 +32,7 @@
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 #include <net/dst.h>
+#include <net/gro.h>
 #include <net/ip.h>
 #include <net/ip6_fib.h>
 #include <net/ip6_route.h>
@@ -333,6 +334,11 @@ SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
 SHIM bool shim_netdev_has_rx_handler(const struct net_device *dev)
 {
 	return rcu_access_pointer(dev->rx_handler);
+}
+
+SHIM bool shim_netif_is_lag_port(const struct net_device *dev)
+{
+	return netif_is_lag_port(dev);
 }
 
 SHIM bool shim_netdev_has_generic_xdp(const struct net_device *dev)
@@ -678,6 +684,114 @@ SHIM void shim_get_page(const void *block)
 	get_page(virt_to_page(block));
 }
 
+SHIM unsigned int shim_skb_pagelen(const struct sk_buff *skb)
+{
+	return skb_pagelen(skb);
+}
+
+/* GRO. */
+
+SHIM unsigned int shim_skb_gro_offset(const struct sk_buff *skb)
+{
+	return skb_gro_offset(skb);
+}
+
+SHIM u16 shim_skb_gro_network_offset(const struct sk_buff *skb)
+{
+	return NAPI_GRO_CB(skb)->network_offset;
+}
+
+SHIM unsigned int shim_skb_gro_len(const struct sk_buff *skb)
+{
+	return skb_gro_len(skb);
+}
+
+SHIM void *shim_skb_gro_header(struct sk_buff *skb, unsigned int hlen, unsigned int offset)
+{
+	return skb_gro_header(skb, hlen, offset);
+}
+
+SHIM const void *shim_skb_header_pointer(const struct sk_buff *skb, int offset, int len,
+					 void *buffer)
+{
+	return skb_header_pointer(skb, offset, len, buffer);
+}
+
+SHIM u16 shim_skb_gro_flush(const struct sk_buff *skb)
+{
+	return NAPI_GRO_CB(skb)->flush;
+}
+
+SHIM void shim_skb_gro_set_flush(struct sk_buff *skb)
+{
+	NAPI_GRO_CB(skb)->flush = 1;
+}
+
+SHIM bool shim_skb_gro_same_flow(const struct sk_buff *skb)
+{
+	return NAPI_GRO_CB(skb)->same_flow;
+}
+
+SHIM void shim_skb_gro_set_same_flow(struct sk_buff *skb, bool same_flow)
+{
+	NAPI_GRO_CB(skb)->same_flow = same_flow;
+}
+
+SHIM u16 shim_skb_gro_count(const struct sk_buff *skb)
+{
+	return NAPI_GRO_CB(skb)->count;
+}
+
+SHIM void shim_skb_gro_set_count(struct sk_buff *skb, u16 count)
+{
+	NAPI_GRO_CB(skb)->count = count;
+}
+
+SHIM struct sk_buff *shim_skb_gro_last(const struct sk_buff *skb)
+{
+	return NAPI_GRO_CB(skb)->last;
+}
+
+SHIM void shim_skb_gro_set_last(struct sk_buff *skb, struct sk_buff *last)
+{
+	NAPI_GRO_CB(skb)->last = last;
+}
+
+SHIM u8 shim_skb_ip_summed(const struct sk_buff *skb)
+{
+	return skb->ip_summed;
+}
+
+SHIM bool shim_skb_is_for_host(const struct sk_buff *skb)
+{
+	return skb->pkt_type == PACKET_HOST;
+}
+
+SHIM bool shim_pskb_may_pull(struct sk_buff *skb, unsigned int len)
+{
+	return pskb_may_pull(skb, len);
+}
+
+SHIM void shim_skb_set_transport_header(struct sk_buff *skb, int offset)
+{
+	skb_set_transport_header(skb, offset);
+}
+
+SHIM void shim_skb_set_network_header(struct sk_buff *skb, int offset)
+{
+	skb_set_network_header(skb, offset);
+}
+
+SHIM void shim_skb_clear_encapsulation(struct sk_buff *skb)
+{
+	skb->encapsulation = 0;
+}
+
+SHIM void shim___skb_incr_checksum_unnecessary(struct sk_buff *skb)
+{
+	__skb_incr_checksum_unnecessary(skb);
+}
+
 /* Packets of sockets. */
 
 SHIM void shim_nf_local_out_init(struct nf_hook_ops *ops, nf_hookfn *hook, void *priv)
@@ -750,6 +864,7 @@ SHIM void shim_sock_lock_init_class_and_name(struct sock *sk, const char *slock_
 SHIM void shim_udp_accept_gso(struct sock *sk)
 {
 	udp_set_bit(ACCEPT_L4, sk);
+	udp_set_bit(ACCEPT_FRAGLIST, sk);
 }
 
 SHIM void *shim_sk_user_data_rcu(const struct sock *sk)

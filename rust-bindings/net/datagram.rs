@@ -2,22 +2,27 @@
 
 //! The datagrams of a received packet and access to their bytes.
 
-use super::{addr::field, rx::RxSkb, skb::shim_skb_shinfo, UDP_HEADER};
+use super::{
+    addr::field,
+    rx::{RxSkb, UdpPacket},
+    skb::{link, shim_skb_shinfo},
+    UDP_HEADER,
+};
 use crate::{crc32, raw, shared_bytes, vector::Vector};
 use core::{marker::PhantomData, num::NonZero, ptr::NonNull};
 use kernel::prelude::*;
 
-impl RxSkb {
-    /// Returns the datagrams in the packet, in order. There is one, unless the sender's stack has
-    /// passed on several without segmenting them (`SKB_GSO_UDP_L4`), for example over a veth.
+impl UdpPacket {
+    /// Returns the datagrams in the packet, in order. There is one, unless
+    ///
+    /// - the sender's stack has passed on several without segmenting them (`SKB_GSO_UDP_L4`), for
+    ///   example over a veth, or
+    /// - GRO has made a chain of packets (`SKB_GSO_FRAGLIST`), each of which has its own headers.
+    ///
     /// `is_own` tells whether the caller has recognized the packet as one that it built on this
     /// host. Copies and checksums of the bytes use `vector`.
     #[inline]
-    pub fn datagrams<'a>(
-        &'a self,
-        is_own: bool,
-        vector: &'a Vector,
-    ) -> impl Iterator<Item = Datagram<'a>> {
+    pub fn datagrams<'a>(&'a self, is_own: bool, vector: &'a Vector) -> Datagrams<'a> {
         let total = self.payload_len();
         let shared = shim_skb_shinfo(self.fields());
         // SAFETY: The packet is valid by the type invariant.
@@ -25,29 +30,111 @@ impl RxSkb {
         let segmented = kind & raw::SKB_GSO_UDP_L4 as u32 != 0;
         let size = NonZero::new(size.into()).filter(|size| segmented && size.get() < total);
         let several = size.is_some();
+        // If something has made the payload of a chain linear, its parts have the size of the first
+        // packet, except perhaps for the last one.
+        let members = size.and_then(|size| self.first_member(size.get()));
         // An empty packet holds one empty datagram.
-        let count = size.map_or(1, |size| (total.wrapping_sub(1) / size).wrapping_add(1));
-        let size = size.map_or(total, NonZero::get);
-        let mut pieces = Pieces::new(self);
+        let parts = |size: NonZero<usize>| (total.wrapping_sub(1) / size).wrapping_add(1);
+        let count = size.filter(|_| members.is_none()).map_or(1, parts);
+        let pieces = Pieces::new(self);
         let linear = pieces.len;
-        let from_this_host = is_own && self.lengths_agree();
-        (0..count).map(move |index| {
-            // The start is inside the packet, whose length fits in 32 bits.
-            let start = index.wrapping_mul(size);
-            let len = size.min(total.saturating_sub(start));
-            Datagram {
-                skb: self,
-                vector,
-                part: Part {
-                    start,
-                    len,
-                    contiguous: pieces.contiguous(start, len),
-                    // It wraps like the Identification.
-                    index: index as u16,
-                    several,
-                    as_written: from_this_host && start >= linear,
-                },
-            }
+        let from_this_host = is_own && members.is_none() && self.lengths_agree();
+        Datagrams {
+            packet: self,
+            vector,
+            pieces,
+            total,
+            size: size.map_or(total, NonZero::get),
+            several,
+            next: 0,
+            count,
+            written_from: if from_this_host { linear } else { usize::MAX },
+            members,
+        }
+    }
+
+    /// Returns the packet that follows this one in a chain, if this is the first one, with `size`
+    /// bytes of payload of its own.
+    #[inline]
+    fn first_member(&self, size: usize) -> Option<&UdpPacket> {
+        let shared = shim_skb_shinfo(self.fields());
+        // SAFETY: The packet is valid by the type invariant, and the packets of its list live as
+        // long as it does. If it is a chain, GRO has made it of packets for a socket of this crate:
+        // UDP segments other chains, which lack the bit of tunnels (`udp_unexpected_gso()`,
+        // include/linux/udp.h). `GroPacket::append` has established the invariants of `UdpPacket`
+        // for the packets of the list.
+        unsafe {
+            let is_chain = (*shared).gso_type & raw::SKB_GSO_FRAGLIST as u32 != 0;
+            let own = raw::shim_skb_pagelen(self.as_raw()) as usize;
+            let first = (*shared).frag_list;
+            (is_chain && own == size && !first.is_null()).then(|| UdpPacket::from_raw(first))
+        }
+    }
+
+    /// Returns the packet that follows this one in a chain, of which this is not the first one.
+    ///
+    /// # Safety
+    ///
+    /// The chain exists for as long as `self` is borrowed.
+    #[inline]
+    unsafe fn next_member(&self) -> Option<&UdpPacket> {
+        // SAFETY: The caller guarantees that the chain exists, so that the field links the packets
+        // of its list; see `first_member`.
+        unsafe {
+            let next = *link(self.as_raw());
+            (!next.is_null()).then(|| UdpPacket::from_raw(next))
+        }
+    }
+}
+
+/// Iterates over the datagrams of a packet; see [`UdpPacket::datagrams`].
+pub struct Datagrams<'a> {
+    packet: &'a UdpPacket,
+    vector: &'a Vector,
+    pieces: Pieces<'a>,
+    /// Bytes of payload of the whole packet, and of each part of it but the last.
+    total: usize,
+    size: usize,
+    several: bool,
+    /// Number of the next part, and the number of parts.
+    next: usize,
+    count: usize,
+    /// Offset in the payload from which on it is as written on this host.
+    written_from: usize,
+    /// The next packet of a chain, after the parts of the first one.
+    members: Option<&'a UdpPacket>,
+}
+
+impl<'a> Iterator for Datagrams<'a> {
+    type Item = Datagram<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'a>> {
+        if self.next == self.count {
+            let member = self.members?;
+            // SAFETY: The first packet of the chain is borrowed for `'a`, and so the chain exists.
+            self.members = unsafe { member.next_member() };
+            return Some(Datagram::of_member(member, self.vector));
+        }
+        let index = self.next;
+        self.next = index.wrapping_add(1);
+        // The start is inside the packet, whose length fits in 32 bits.
+        let start = index.wrapping_mul(self.size);
+        let len = self.size.min(self.total.saturating_sub(start));
+        let chain = self.members.map_or(Chain::None, |_| Chain::First);
+        Some(Datagram {
+            skb: self.packet,
+            vector: self.vector,
+            part: Part {
+                start,
+                len,
+                contiguous: self.pieces.contiguous(start, len),
+                // It wraps like the Identification.
+                index: index as u16,
+                several: self.several,
+                chain,
+                as_written: start >= self.written_from,
+            },
         })
     }
 }
@@ -55,7 +142,7 @@ impl RxSkb {
 /// Iterates over the areas of memory that hold a packet's payload: the linear part, then the page
 /// fragments.
 struct Pieces<'a> {
-    skb: &'a RxSkb,
+    skb: &'a UdpPacket,
     /// Offset of the current piece in the payload. `len` and `data` are its length and address,
     /// which is `None` if the CPU cannot read the memory.
     start: usize,
@@ -67,7 +154,7 @@ struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     #[inline]
-    fn new(skb: &'a RxSkb) -> Self {
+    fn new(skb: &'a UdpPacket) -> Self {
         let head = skb.head();
         Self {
             skb,
@@ -106,6 +193,17 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// The place of a datagram in a chain of packets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Chain {
+    /// There is no chain, or it may be gone.
+    None,
+    /// The first packet, which refers to the others.
+    First,
+    /// Another packet.
+    Member,
+}
+
 /// The part of a packet that a datagram occupies.
 #[derive(Clone, Copy)]
 struct Part {
@@ -117,8 +215,9 @@ struct Part {
     contiguous: Option<NonNull<u8>>,
     /// Number of datagrams before it in the packet.
     index: u16,
-    /// The packet holds more than one datagram.
+    /// The packet holds more than one datagram, and so its headers have the total length.
     several: bool,
+    chain: Chain,
     /// See [`Datagram::is_as_written`].
     as_written: bool,
 }
@@ -126,15 +225,46 @@ struct Part {
 /// One UDP datagram of a received packet.
 #[derive(Clone, Copy)]
 pub struct Datagram<'a> {
-    skb: &'a RxSkb,
+    skb: &'a UdpPacket,
     vector: &'a Vector,
     part: Part,
 }
 
 impl<'a> Datagram<'a> {
+    /// Returns the datagram in a packet of a chain, other than the first one.
+    #[inline]
+    fn of_member(skb: &'a UdpPacket, vector: &'a Vector) -> Self {
+        let len = skb.payload_len();
+        Self {
+            skb,
+            vector,
+            part: Part {
+                start: 0,
+                len,
+                contiguous: Pieces::new(skb).contiguous(0, len),
+                index: 0,
+                several: false,
+                chain: Chain::Member,
+                as_written: false,
+            },
+        }
+    }
+
+    /// Returns the next packet of the chain.
+    #[inline]
+    fn next_in_chain(&self) -> Option<&'a UdpPacket> {
+        match self.part.chain {
+            Chain::None => None,
+            Chain::First => self.skb.first_member(self.part.len),
+            // SAFETY: Only `Datagrams` makes such a datagram, and the first packet of the chain is
+            // borrowed for `'a`.
+            Chain::Member => unsafe { self.skb.next_member() },
+        }
+    }
+
     /// Returns the packet. Its addresses, marks and other metadata apply to all of its datagrams.
     #[inline]
-    pub fn packet(&self) -> &'a RxSkb {
+    pub fn packet(&self) -> &'a UdpPacket {
         self.skb
     }
 
@@ -269,25 +399,29 @@ impl<'a> Datagram<'a> {
     /// Returns whether the datagram belongs to a GSO packet that has not been segmented.
     #[inline]
     pub fn is_in_gso_packet(&self) -> bool {
-        self.part.several
+        self.part.several && self.part.chain == Chain::None
     }
 
-    /// Returns whether another datagram follows in the packet.
+    /// Returns whether another datagram follows in the packet or the chain.
     #[inline]
     pub fn is_followed(&self) -> bool {
-        self.part.start.saturating_add(self.part.len) < self.skb.payload_len()
+        match self.part.chain {
+            Chain::None => self.part.start.saturating_add(self.part.len) < self.skb.payload_len(),
+            Chain::First | Chain::Member => self.next_in_chain().is_some(),
+        }
     }
 
-    /// Calls `f` for payload bytes of this datagram and those after it in the packet. Each datagram
-    /// contributes the `each` bytes that follow its first `skip` bytes. The function visits `len`
-    /// bytes of that sequence, starting at `offset`. `f` must not sleep.
+    /// Calls `f` for payload bytes of this datagram and those after it in the packet or the chain.
+    /// Each datagram contributes the `each` bytes that follow its first `skip` bytes. The function
+    /// visits `len` bytes of that sequence, starting at `offset`. `f` must not sleep.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the range is not inside the packet, or this datagram is shorter than `skip + each`
-    /// bytes. `EFAULT`: a part of the range is in memory that only the device can read; `f` may
-    /// have been called for the bytes before that part.
-    pub fn for_each_in_gso_packet(
+    /// `EINVAL`: the range is not inside the packet or the chain, or a datagram is shorter than
+    /// `skip + each` bytes. `EFAULT`: a part of the range is in memory that only the device can
+    /// read; `f` may have been called for the bytes before that part.
+    #[inline]
+    pub fn for_each_in_burst(
         &self,
         skip: usize,
         each: usize,
@@ -296,6 +430,39 @@ impl<'a> Datagram<'a> {
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
         self.position(skip, each)?;
+        if self.part.chain == Chain::None {
+            return self.for_each_in_gso_packet(skip, each, offset, len, f);
+        }
+        let mut before = offset.checked_div(each).ok_or(EINVAL)?;
+        let mut at = offset.checked_rem(each).ok_or(EINVAL)?;
+        let mut left = len;
+        let mut datagram = *self;
+        while left != 0 {
+            if before == 0 {
+                let n = left.min(each.saturating_sub(at));
+                datagram.for_each(skip.saturating_add(at), n, &mut f)?;
+                left = left.saturating_sub(n);
+                at = 0;
+            }
+            before = before.saturating_sub(1);
+            if left != 0 {
+                let next = datagram.next_in_chain().ok_or(EINVAL)?;
+                datagram = Datagram::of_member(next, self.vector);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the work of [`for_each_in_burst`](Self::for_each_in_burst) in a packet that has not
+    /// been segmented.
+    fn for_each_in_gso_packet(
+        &self,
+        skip: usize,
+        each: usize,
+        offset: usize,
+        len: usize,
+        mut f: impl FnMut(Fragment<'_>),
+    ) -> Result {
         let stride = self.part.len;
         let number = offset.checked_div(each).ok_or(EINVAL)?;
         let before = number.checked_mul(stride).ok_or(EINVAL)?;
@@ -323,9 +490,10 @@ impl<'a> Datagram<'a> {
     /// Keeps the datagram after the receive call has returned, along with the memory of the whole
     /// packet.
     pub fn keep(&self) -> KeptDatagram {
+        let chain = Chain::None;
         KeptDatagram {
             skb: self.skb.keep(),
-            part: self.part,
+            part: Part { chain, ..self.part },
         }
     }
 }

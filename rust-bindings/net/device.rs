@@ -70,6 +70,7 @@ unsafe extern "C" {
     safe fn shim_netdev_ifindex(dev: &NetDevice) -> c_int;
     safe fn shim_netdev_mtu(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_type(dev: &NetDevice) -> c_ushort;
+    safe fn shim_netif_is_lag_port(dev: &NetDevice) -> bool;
     safe fn shim_netif_oper_up(dev: &NetDevice) -> bool;
 }
 
@@ -283,6 +284,14 @@ impl NetDevice {
             return false;
         }
         !shim_netdev_has_rx_handler(self) && !shim_netdev_has_generic_xdp(self)
+    }
+
+    /// Returns whether frames that the device receives may leave through others: it is a port of a
+    /// bridge, or carries a macvlan or the like. (The frames of a port of a bond are those of the
+    /// bond.)
+    #[inline]
+    pub(super) fn passes_frames_on(&self) -> bool {
+        shim_netdev_has_rx_handler(self) && !shim_netif_is_lag_port(self)
     }
 
     /// Returns whether the device is set up (`IFF_UP`).

@@ -11,28 +11,46 @@ use super::{
     IpAddr, IpVersion, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
-use core::{mem::ManuallyDrop, ptr::NonNull, slice};
+use core::{mem::ManuallyDrop, ops::Deref, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
 
 /// A received UDP packet over IPv4 or IPv6, with its payload as the stack has laid it out. It holds
-/// one datagram, or several of the same size (the last may be shorter) that the stack has not
-/// segmented: see [`RxSkb::datagrams`].
+/// one datagram, several of the same size (the last may be shorter) that the stack has not
+/// segmented, or a chain of packets: see [`UdpPacket::datagrams`].
+///
+/// # Invariants
+///
+/// - Only created from pointers to a valid packet, whose headers and data pointers nothing changes.
+/// - Its network and transport headers are set and linear: a whole IP header of the version in its
+///   `protocol`, and a whole UDP header.
+/// - Its data starts after the UDP header and ends with the datagram.
+#[repr(transparent)]
+pub struct UdpPacket(Skb);
+
+/// An owned [`UdpPacket`].
 ///
 /// Dropping it counts as a dropped packet, which the kernel's drop monitor shows. Use
 /// [`consume`](RxSkb::consume) for a packet that was processed.
 ///
 /// # Invariants
 ///
-/// - `self` owns a reference to `skb`, and nothing changes the packet's headers or data pointers.
-/// - Its network and transport headers are set and linear: a whole IP header of the version in its
-///   `protocol`, and a whole UDP header.
-/// - Its data starts after the UDP header and ends with the datagram.
+/// `self` owns a reference to `skb`, which is a [`UdpPacket`].
 pub struct RxSkb {
     skb: NonNull<raw::sk_buff>,
 }
 
 // SAFETY: A packet belongs to no thread.
 unsafe impl Send for RxSkb {}
+
+impl Deref for RxSkb {
+    type Target = UdpPacket;
+
+    #[inline]
+    fn deref(&self) -> &UdpPacket {
+        // SAFETY: By the type invariant, `self` owns a reference to such a packet.
+        unsafe { UdpPacket::from_raw(self.skb.as_ptr()) }
+    }
+}
 
 impl RxSkb {
     /// Takes ownership of a packet from UDP.
@@ -53,15 +71,43 @@ impl RxSkb {
         Self { skb }
     }
 
+    /// Frees the packet without counting it as dropped.
+    #[inline]
+    pub fn consume(self) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `self` owns a reference to the packet (type invariant), which this gives up.
+        // `napi_consume_skb` (net/core/skbuff.c) allows a second argument other than 0 with
+        // softirqs disabled, outside of hard interrupts. The CPU then keeps the `struct sk_buff`
+        // for another packet. A packet of another CPU would be freed there, but later.
+        unsafe {
+            let skb = this.as_raw();
+            let recycle = raw::shim_in_softirq_level() && raw::shim_skb_is_of_this_cpu(skb);
+            raw::napi_consume_skb(skb, recycle.into());
+        }
+    }
+}
+
+impl UdpPacket {
+    /// Borrows a packet from its pointer.
+    ///
+    /// # Safety
+    ///
+    /// `skb` points to a packet that is valid for `'a`, and that is as the type invariants say.
+    #[inline]
+    pub(super) unsafe fn from_raw<'a>(skb: *const raw::sk_buff) -> &'a Self {
+        // SAFETY: `Self` is transparent over `Skb`, which is transparent over `sk_buff`. The caller
+        // guarantees the rest.
+        unsafe { &*skb.cast() }
+    }
+
     #[inline]
     pub(super) fn as_raw(&self) -> *mut raw::sk_buff {
-        self.skb.as_ptr()
+        self.0.as_raw()
     }
 
     #[inline]
     pub(super) fn fields(&self) -> &Skb {
-        // SAFETY: `self` owns a reference to the packet (type invariant).
-        unsafe { Skb::from_raw(self.as_raw()) }
+        &self.0
     }
 
     /// Returns the IP version of the packet.
@@ -126,8 +172,8 @@ impl RxSkb {
     /// to an address in a VRF has the index of the VRF's device.
     #[inline]
     pub(super) fn vrf_member(&self) -> u32 {
-        // SAFETY: `self` owns a reference to the packet (type invariant). Up to UDP, the control
-        // block is that of IP (`struct udp_skb_cb`, include/linux/udp.h).
+        // SAFETY: The packet is valid (type invariant). Up to UDP, the control block is that of IP
+        // (`struct udp_skb_cb`, include/linux/udp.h).
         let index = unsafe {
             match self.version() {
                 IpVersion::V4 => raw::shim_inet_sdif(self.as_raw()),
@@ -146,8 +192,8 @@ impl RxSkb {
 
     /// Returns the Ethernet source address if the packet arrived over Ethernet.
     pub fn source_mac(&self) -> Option<[u8; 6]> {
-        // SAFETY: `self` owns a reference to the packet (type invariant). A MAC header with the
-        // length of an Ethernet header precedes the network header.
+        // SAFETY: The packet is valid (type invariant). A MAC header with the length of an Ethernet
+        // header precedes the network header.
         unsafe {
             raw::shim_skb_has_eth_header(self.as_raw())
                 .then(|| *raw::shim_eth_source(self.as_raw()).cast())
@@ -160,7 +206,7 @@ impl RxSkb {
     /// [`TxSkb::set_timestamp_key`]: super::TxSkb::set_timestamp_key
     #[inline]
     pub fn timestamp_key(&self) -> u32 {
-        // SAFETY: `self` owns a reference to the packet (type invariant).
+        // SAFETY: The packet is valid (type invariant).
         unsafe { (*shim_skb_shinfo(self.fields())).tskey }
     }
 
@@ -206,9 +252,8 @@ impl RxSkb {
     #[inline]
     pub(super) fn copy_bits(&self, offset: usize, destination: &mut [u8]) -> Result {
         let (from, len) = (i32::try_from(offset)?, i32::try_from(destination.len())?);
-        // SAFETY: `self` owns a reference to the packet (type invariant), and `destination` is
-        // valid for writes of `len` bytes. `skb_copy_bits()` (net/core/skbuff.c) refuses a range
-        // outside the packet.
+        // SAFETY: The packet is valid (type invariant), and `destination` is valid for writes of
+        // `len` bytes. `skb_copy_bits()` (net/core/skbuff.c) refuses a range outside the packet.
         to_result(unsafe {
             raw::skb_copy_bits(self.as_raw(), from, destination.as_mut_ptr().cast(), len)
         })
@@ -229,8 +274,7 @@ impl RxSkb {
         }
         let (from, to) = (u32::try_from(offset)?, u32::try_from(end)?);
         let mut state: raw::skb_seq_state = pin_init::zeroed();
-        // SAFETY: `self` owns a reference to the packet (type invariant), and the range is inside
-        // it.
+        // SAFETY: The packet is valid (type invariant), and the range is inside it.
         unsafe { raw::skb_prepare_seq_read(self.as_raw(), from, to, &mut state) };
         let mut done = 0;
         while done < len {
@@ -256,11 +300,10 @@ impl RxSkb {
 
     /// Takes another reference to the packet, to keep it after the receive call. The packet then
     /// holds no resources other than its memory.
-    pub(super) fn keep(&self) -> Self {
-        // SAFETY: `self` owns a reference to the packet (type invariant), and nothing else uses its
-        // route, connection, extensions or socket at the same time. `skb_get`
-        // (include/linux/skbuff.h) returns its argument, with the reference that the new value
-        // owns.
+    pub(super) fn keep(&self) -> RxSkb {
+        // SAFETY: The packet is valid (type invariant), and nothing else uses its route,
+        // connection, extensions or socket at the same time. `skb_get` (include/linux/skbuff.h)
+        // returns its argument, with the reference that the new value owns.
         unsafe {
             let skb = self.as_raw();
             raw::shim_skb_orphan(skb);
@@ -269,24 +312,9 @@ impl RxSkb {
             raw::shim_skb_ext_reset(skb);
             // INVARIANT: The new value owns the reference of `skb_get`; headers and data are
             // unchanged.
-            Self {
+            RxSkb {
                 skb: NonNull::new_unchecked(raw::shim_skb_get(skb)),
             }
-        }
-    }
-
-    /// Frees the packet without counting it as dropped.
-    #[inline]
-    pub fn consume(self) {
-        let this = ManuallyDrop::new(self);
-        // SAFETY: `self` owns a reference to the packet (type invariant), which this gives up.
-        // `napi_consume_skb` (net/core/skbuff.c) allows a second argument other than 0 with
-        // softirqs disabled, outside of hard interrupts. The CPU then keeps the `struct sk_buff`
-        // for another packet. A packet of another CPU would be freed there, but later.
-        unsafe {
-            let skb = this.as_raw();
-            let recycle = raw::shim_in_softirq_level() && raw::shim_skb_is_of_this_cpu(skb);
-            raw::napi_consume_skb(skb, recycle.into());
         }
     }
 }

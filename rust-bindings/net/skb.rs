@@ -6,7 +6,7 @@
 
 use super::IpVersion;
 use crate::raw;
-use core::slice;
+use core::{mem::offset_of, slice};
 use kernel::{
     ffi::{c_int, c_uint},
     types::Opaque,
@@ -32,6 +32,13 @@ unsafe extern "C" {
     pub(super) safe fn shim_skb_shinfo(skb: &Skb) -> *mut raw::skb_shared_info;
     safe fn shim_skb_protocol(skb: &Skb) -> u16;
     safe fn shim_skb_tailroom(skb: &Skb) -> c_int;
+}
+
+/// Returns the address of the field that links a packet to the next one of a list.
+#[inline]
+pub(super) fn link(skb: *mut raw::sk_buff) -> *mut *mut raw::sk_buff {
+    let offset = offset_of!(raw::sk_buff, __bindgen_anon_1.__bindgen_anon_1.next);
+    skb.wrapping_byte_add(offset).cast()
 }
 
 impl Skb {

@@ -4,12 +4,9 @@
 //!
 //! C headers: `include/net/ip.h`, `include/net/ipv6.h`.
 
-use super::TxSkb;
+use super::{skb::link, TxSkb};
 use crate::{raw, sync::BhGuard};
-use core::{
-    mem::offset_of,
-    ptr::{self, NonNull},
-};
+use core::ptr::{self, NonNull};
 use kernel::{error::code::EMSGSIZE, sync::rcu};
 
 /// A queue of finished packets, filled with a lock held and sent without it.
@@ -41,13 +38,6 @@ pub struct XmitStats {
     pub no_room: u32,
 }
 
-/// Returns the address of the field that links a packet to the next one.
-#[inline]
-fn next(skb: NonNull<raw::sk_buff>) -> *mut *mut raw::sk_buff {
-    let offset = offset_of!(raw::sk_buff, __bindgen_anon_1.__bindgen_anon_1.next);
-    skb.as_ptr().wrapping_byte_add(offset).cast()
-}
-
 impl TxQueue {
     /// Returns whether the queue is empty.
     #[inline]
@@ -62,9 +52,9 @@ impl TxQueue {
         // SAFETY: `skb` was just taken from a `TxSkb`, and by the type invariant the queue owns
         // `tail`.
         unsafe {
-            *next(skb) = ptr::null_mut();
+            *link(skb.as_ptr()) = ptr::null_mut();
             match self.tail {
-                Some(tail) => *next(tail) = skb.as_ptr(),
+                Some(tail) => *link(tail.as_ptr()) = skb.as_ptr(),
                 None => self.head = Some(skb),
             }
         }
@@ -80,7 +70,7 @@ impl TxQueue {
         // is removed from the list.
         unsafe {
             // INVARIANT: The list starts with the next packet, or becomes empty.
-            self.head = NonNull::new(next(skb).replace(ptr::null_mut()));
+            self.head = NonNull::new(link(skb.as_ptr()).replace(ptr::null_mut()));
             self.tail = self.tail.filter(|_| self.head.is_some());
             Some(TxSkb::from_raw(skb))
         }

@@ -5,16 +5,22 @@
 //! C header: `include/net/udp_tunnel.h`.
 
 use super::{
+    gro::{gro_complete, gro_receive, KEY as GRO_KEY},
     net_exit::{InNamespace, NetExit, Owned, Siblings},
     skb::shim_skb_dev,
-    IpVersion, NetDevice, NetRef, RxSkb,
+    IpAddr, IpVersion, NetDevice, NetRef, RxSkb,
 };
 use crate::{raw, sync::BurstGuard};
 use core::{
     ffi::c_int,
     ptr::{self, NonNull},
 };
-use kernel::{error::to_result, prelude::*, static_lock_class, sync::Arc};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    static_lock_class,
+    sync::{rcu, Arc},
+};
 
 /// A receiver of the packets of a UDP tunnel socket.
 pub trait UdpReceive: Send + Sync + 'static {
@@ -24,8 +30,24 @@ pub trait UdpReceive: Send + Sync + 'static {
     /// `dev` is the interface that received the frame: a VLAN device if there is one for the
     /// packet's tag, the bridge or bond of a port, the member of a VRF. If the packet came from
     /// this host, it is the loopback device or the device of a VRF. UDP has verified the checksum
-    /// (zero means none). The packet may hold several datagrams: see [`RxSkb::datagrams`].
+    /// (zero means none). The packet may hold several datagrams: see
+    /// [`UdpPacket::datagrams`](super::UdpPacket::datagrams).
     fn receive(&self, dev: &NetDevice, skb: RxSkb, burst: &BurstGuard);
+
+    /// Returns whether two datagrams of one UDP flow, which start with these bytes, have the same
+    /// receiver.
+    fn is_same_receiver(one: &[u8; GRO_KEY], other: &[u8; GRO_KEY]) -> bool;
+
+    /// Returns whether GRO may make a chain of packets that are like this one, which `dev`, the
+    /// device of the driver, has received. Neither another host nor another namespace may be its
+    /// destination, and no capture may see it. Called in softirq context.
+    fn may_chain(
+        &self,
+        dev: &NetDevice,
+        destination: &IpAddr,
+        key: &[u8; GRO_KEY],
+        rcu: &rcu::Guard,
+    ) -> bool;
 }
 
 /// The start of an address to bind to (`struct sockaddr_in`, `struct sockaddr_in6`): any local
@@ -147,6 +169,8 @@ pub fn open_udp_tunnel<H: UdpReceive>(
         tunnel.sk_user_data = user_data;
         tunnel.encap_type = 1;
         tunnel.encap_rcv = Some(encap_receive::<H>);
+        tunnel.gro_receive = Some(gro_receive::<H>);
+        tunnel.gro_complete = Some(gro_complete);
         // SAFETY: `sk` is an unused socket that this function owns. The handler has the alignment
         // that user data requires, and lives for an RCU grace period after the socket was released
         // (`InNamespace`).

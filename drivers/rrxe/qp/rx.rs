@@ -26,7 +26,7 @@ use crate::{
 use core::mem::take;
 use kernel::sync::{Arc, ArcBorrow};
 use linux_rdma::{
-    net::RxSkb,
+    net::UdpPacket,
     sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard},
     vector::Vector,
 };
@@ -331,7 +331,7 @@ impl Qp {
     /// Handles a packet that came without an ICRC and was modified on its way. The caller must hold
     /// no lock.
     #[cold]
-    pub(crate) fn on_modified_packet(&self, skb: &RxSkb, arrival: Arrival<'_>, burst: &BurstGuard) {
+    pub(crate) fn on_modified_packet(&self, skb: &UdpPacket, arrival: Arrival<'_>, burst: &BurstGuard) {
         let path = lock_bh(&self.recv).tx.path.clone();
         let (source, destination) = skb.addresses();
         let is_from_peer = |path: &Arc<Path>| {

@@ -148,6 +148,18 @@ impl DeviceState {
         arrival.is_through(&self.netdev) || self.gid_of(arrival, destination, rcu).is_some()
     }
 
+    /// Returns the interface of this namespace that has an address.
+    pub(super) fn interface_with<'a>(
+        &'a self,
+        address: &IpAddr,
+        namespace: NetNsCookie,
+        rcu: &'a rcu::Guard,
+    ) -> Option<&'a NetDevice> {
+        let mut gids = self.gids.iter(0, rcu);
+        let has = |gid: &&Gid| gid.address == *address && gid.interface.namespace == namespace;
+        gids.find(has).map(|gid| &*gid.netdev)
+    }
+
     /// Returns an entry for an address to which a packet can be.
     fn gid_of<'a>(
         &'a self,

@@ -14,7 +14,7 @@
 
 use kernel::sync::atomic::{Atomic, Relaxed};
 use linux_rdma::{
-    net::{RxSkb, TxSkb},
+    net::{TxSkb, UdpPacket},
     random,
 };
 
@@ -49,7 +49,7 @@ impl Mark {
     /// Returns the mark of a packet that was built on this host and still has the memory from
     /// there.
     #[inline]
-    pub(crate) fn of(skb: &RxSkb) -> Option<Self> {
+    pub(crate) fn of(skb: &UdpPacket) -> Option<Self> {
         let (key, mark) = (KEY.load(Relaxed), skb.timestamp_key());
         (key != 0 && mark & !INTACT == key).then_some(Self {
             is_intact: mark & INTACT != 0,

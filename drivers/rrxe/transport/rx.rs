@@ -23,7 +23,7 @@ use kernel::{
     sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
-    net::{Datagram, IpVersion, NetDevice, RxSkb, UdpReceive},
+    net::{Datagram, IpAddr, IpVersion, NetDevice, RxSkb, UdpPacket, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
     sync::BurstGuard,
     time::monotonic_ns,
@@ -130,7 +130,7 @@ struct Reception<'a> {
     tables: &'a Tables,
     /// The interface that received the packet: [`UdpReceive::receive`].
     dev: &'a NetDevice,
-    skb: &'a RxSkb,
+    skb: &'a UdpPacket,
     now: u64,
     batch: RxBatch<'a>,
     burst: Option<Burst<'a>>,
@@ -383,6 +383,29 @@ impl UdpReceive for Receiver {
         if good {
             skb.consume();
         }
+    }
+
+    #[inline]
+    fn is_same_receiver(one: &[u8; Bth::LEN], other: &[u8; Bth::LEN]) -> bool {
+        Bth::from_bytes(one).dest_qpn == Bth::from_bytes(other).dest_qpn
+    }
+
+    fn may_chain(
+        &self,
+        dev: &NetDevice,
+        destination: &IpAddr,
+        header: &[u8; Bth::LEN],
+        rcu: &rcu::Guard,
+    ) -> bool {
+        let Some(qp) = self.tables.qps.get(Bth::from_bytes(header).dest_qpn, rcu) else {
+            return false;
+        };
+        let namespace = dev.net(rcu).cookie();
+        let interface = qp.device.interface_with(destination, namespace, rcu);
+        let is_seen = |netdev: &NetDevice| netdev.is_captured(rcu);
+        interface.is_some_and(|interface| !is_seen(interface))
+            && !is_seen(dev)
+            && !is_seen(&qp.device.netdev)
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::verbs::{device::DeviceState, mr::Span};
 use kernel::{prelude::*, sync::rcu};
-use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, RxSkb, UDP_HEADER};
+use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
 use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or an IPv4 header in the last 20
@@ -134,7 +134,7 @@ impl RxPacket<'_> {
             }
             PacketSource::Datagram(datagram) => {
                 let each = self.payload_len().checked_div(packets).unwrap_or(0);
-                datagram.for_each_in_gso_packet(start, each, offset, len, f)
+                datagram.for_each_in_burst(start, each, offset, len, f)
             }
         }
         .map_err(|_| Fault::Malformed)
@@ -168,7 +168,7 @@ impl RxPacket<'_> {
 
     /// Returns the packet of the network stack that contains this one.
     #[inline]
-    pub(crate) fn skb(&self) -> Option<&RxSkb> {
+    pub(crate) fn skb(&self) -> Option<&UdpPacket> {
         match &self.source {
             PacketSource::Datagram(datagram) => Some(datagram.packet()),
             PacketSource::Loopback(_) => None,

@@ -25,14 +25,6 @@ bed = testbed.Bed()
 # The drivers at both ends. The stack segments GSO packets for the socket of rdma_rxe.
 PAIRS = {"alone": ("rrxe", "rrxe"), "to-rdma-rxe": ("rrxe", "rdma_rxe")}
 
-WIRES = {
-    "loss-5": "loss 5%",
-    "reorder-25": "delay 1ms reorder 25% 50%",
-    "duplicate-5": "duplicate 5%",
-    "corrupt-1": "corrupt 1%",
-    "everything": "delay 1ms reorder 25% 50% loss 1% duplicate 5% corrupt 1%",
-}
-
 
 @contextlib.contextmanager
 def connection(drivers=("rrxe", "rrxe"), version=4, seed="gso", **more):
@@ -43,17 +35,6 @@ def connection(drivers=("rrxe", "rrxe"), version=4, seed="gso", **more):
         testbed.load(bed.here.machine, "rdma_rxe")
     with testbed.namespaces(drivers) as hosts, traffic.connection(hosts, rng, version=version, **more) as sides:
         yield hosts, sides, rng
-
-
-def large(rng, sides):
-    """Exchanges large messages of every kind, and bursts of small messages of equal size."""
-    batch = traffic.Batch(rng, *sides)
-    for side in sides:
-        for op in ("write", "send", "read", "write-imm"):
-            batch.add(side, op, 50_000)
-        for _ in range(12):
-            batch.add(side, "send", 64)
-    batch.run()
 
 
 def read(host):
@@ -82,17 +63,6 @@ def cut(host):
     host.machine.run(f"tc qdisc add dev {host.netdev} root tbf rate 10gbit burst 4600 limit 10000000")
 
 
-def cut_on_arrival(host):
-    """Passes packets received by the host through a queue that segments GSO packets."""
-    host.machine.run("ip link add ifb0 up type ifb")
-    host.machine.batch(
-        "tc",
-        "qdisc add dev ifb0 root tbf rate 10gbit burst 4600 limit 10000000",
-        f"qdisc add dev {host.netdev} ingress",
-        f"filter add dev {host.netdev} parent ffff: matchall action mirred egress redirect dev ifb0",
-    )
-
-
 @contextlib.contextmanager
 def deaf(hosts):
     """Drops the RoCE packets that arrive at the hosts, within the block.
@@ -113,7 +83,7 @@ def near_again(rng, hosts, sides):
     """Exchanges messages until both hosts send packets without ICRCs again."""
     before = [without_icrc(host) for host in hosts]
     for _ in range(200):
-        large(rng, sides)
+        traffic.large(rng, sides)
         if all(without_icrc(host) > old for host, old in zip(hosts, before)):
             return
     require(False, "all packets have an ICRC from then on")
@@ -122,7 +92,7 @@ def near_again(rng, hosts, sides):
 def per_frame(host, sides, rng):
     """Returns the RoCE packets per frame of the host while large messages are exchanged."""
     before = read(host)["sent_pkts"], frames(host)
-    large(rng, sides)
+    traffic.large(rng, sides)
     after = read(host)["sent_pkts"], frames(host)
     return (after[0] - before[0]) / (after[1] - before[1])
 
@@ -150,7 +120,7 @@ def anything(drivers):
     """
     with connection(drivers, seed="gso/anything") as (hosts, sides, rng):
         traffic.random_batches(rng, *sides, 1024, 9)
-        large(rng, sides)
+        traffic.large(rng, sides)
         for host in hosts:
             if host.driver == "rrxe":
                 found = without_icrc(host)
@@ -191,17 +161,17 @@ def _datagrams(rng, sides, lengths, handle, ops=("send",)):
 def queued(version):
     """While the own device has a queue, which may segment GSO packets, each packet has its ICRC."""
     with connection(version=version, seed="gso/queued") as (hosts, sides, rng):
-        large(rng, sides)
-        large(rng, sides)
+        traffic.large(rng, sides)
+        traffic.large(rng, sides)
         for host in hosts:
             cut(host)
         before = [without_icrc(host) for host in hosts]
-        large(rng, sides)
+        traffic.large(rng, sides)
         equal("packets without an ICRC", [without_icrc(host) for host in hosts], before)
         equal("packets with a wrong ICRC", [read(host)["rx_icrc_encapsulated"] for host in hosts], [0, 0])
         for host in hosts:
             host.machine.run(f"tc qdisc delete dev {host.netdev} root")
-        large(rng, sides)
+        traffic.large(rng, sides)
         for host, old in zip(hosts, before):
             require(without_icrc(host) > old, f"{host.name}: all packets have an ICRC, without the queue, too")
 
@@ -214,17 +184,17 @@ def without_icrcs(version):
     byte is wrong, and no packet is lost.
     """
     with connection(version=version, seed="gso/without-icrcs") as (hosts, sides, rng):
-        large(rng, sides)
+        traffic.large(rng, sides)
         before = [without_icrc(host) for host in hosts]
-        large(rng, sides)
+        traffic.large(rng, sides)
         for host, old in zip(hosts, before):
             require(without_icrc(host) > old, f"{host.name}: all packets have an ICRC")
         bed.here.machine.run("modprobe ifb numifbs=0")
         for host in hosts:
-            cut_on_arrival(host)
+            netem.cut_on_arrival(host)
         before = [without_icrc(host) for host in hosts]
-        large(rng, sides)
-        large(rng, sides)
+        traffic.large(rng, sides)
+        traffic.large(rng, sides)
         equal("packets without an ICRC", [without_icrc(host) for host in hosts], before)
         equal("packets with a wrong ICRC", [read(host)["rx_icrc_encapsulated"] for host in hosts], [0, 0])
         for host in hosts:
@@ -250,15 +220,15 @@ def forged_complaint():
             os.setns(file.fileno())
 
     with connection(seed="gso/forged-complaint") as (hosts, sides, rng):
-        large(rng, sides)
-        large(rng, sides)
+        traffic.large(rng, sides)
+        traffic.large(rng, sides)
         privilege.aside(body, (enter,))
         wait_until("it has arrived", lambda: read(hosts[1])["rx_icrc_encapsulated"])
         batch = traffic.Batch(rng, *sides)
         batch.add(sides[1], "write", 1)
         batch.run()
         before = without_icrc(hosts[0])
-        large(rng, sides)
+        traffic.large(rng, sides)
         equal("packets without an ICRC right after that", without_icrc(hosts[0]), before)
         near_again(rng, hosts, sides)
 
@@ -270,7 +240,7 @@ def silence():
     The path may have changed, although the peer may only have been slow.
     """
     with connection(seed="gso/silence") as (hosts, sides, rng):
-        large(rng, sides)
+        traffic.large(rng, sides)
         batch = traffic.Batch(rng, *sides)
         for side in sides:
             batch.add(side, "write", 50_000)
@@ -295,8 +265,8 @@ def silence():
 def switched_off():
     """With the module parameter same_host_icrc, all packets have an ICRC."""
     with testbed.loaded_with(bed.here.machine, "same_host_icrc=1"), connection(seed="gso/switched-off") as (hosts, sides, rng):
-        large(rng, sides)
-        large(rng, sides)
+        traffic.large(rng, sides)
+        traffic.large(rng, sides)
         equal("packets without an ICRC", [without_icrc(host) for host in hosts], [0, 0])
 
 
@@ -326,18 +296,18 @@ def switched():
         words = [f"ethtool -K {hosts[0].netdev} {testbed.ROWS} {state}; sleep 0.05" for state in ("off", "on")]
         switching = hosts[0].machine.start(f"while true; do {'; '.join(words)}; done")
         for _ in range(6):
-            large(rng, sides)
+            traffic.large(rng, sides)
         require(switching.running(), "nothing was switched")
 
 
-@case(timeout=300, debug=("everything",), each=WIRES)
+@case(timeout=300, debug=("everything",), each=netem.BAD)
 def bad_wire(words):
     """netem drops and reorders whole GSO packets, and segments those in which it corrupts a
     byte."""
     with connection(seed=f"gso/{words}") as (hosts, sides, rng):
         with netem.wire(hosts, words):
             for _ in range(4):
-                large(rng, sides)
+                traffic.large(rng, sides)
 
 
 @case(timeout=200)
@@ -347,12 +317,12 @@ def captured():
     GSO packets return when the capture ends.
     """
     with connection(seed="gso/captured") as (hosts, sides, rng):
-        large(rng, sides)
-        large(rng, sides)
+        traffic.large(rng, sides)
+        traffic.large(rng, sides)
         require(without_icrc(hosts[0]) > 0, "every packet has an ICRC without a capture, too")
         for host, namespace in zip(hosts, "ab"):
             with capture.capture(host.netdev, namespace) as seen:
-                large(rng, sides)
+                traffic.large(rng, sides)
                 capture.check(seen(), 4200, 100)
         found = per_frame(hosts[0], sides, rng)
         require(found > 3, f"{found:.1f} packets a frame after the capture")

@@ -8,11 +8,12 @@ accepts only Ethernet (cma_validate_port() in drivers/infiniband/core/cma.c).
 """
 
 import contextlib
+import socket
 
 import data_cases
 import testbed
 import traffic
-from harness import case, require
+from harness import case, require, wait_until
 
 bed = testbed.Bed()
 
@@ -70,7 +71,32 @@ def tunnel(kind):
         for host in ends:
             for address in (host.address, host.address6):
                 testbed.wait_for_gid(host.device, address)
+        wait_for_tunnel(*ends)
         yield ends
+
+
+def wait_for_tunnel(one, two):
+    """Sends datagrams from one end until the other one receives one.
+
+    If both ends of WireGuard begin a handshake at the same time, neither completes, and they begin
+    again 5 seconds later: several such collisions outlast the timeouts of a queue pair.
+    """
+    with two.machine.inside():
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with one.machine.inside():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with receiver, sender:
+        receiver.bind((two.address, 9998))
+        receiver.settimeout(0.2)
+
+        def arrives():
+            sender.sendto(b"x", (two.address, 9998))
+            try:
+                return receiver.recv(1)
+            except TimeoutError:
+                return None
+
+        wait_until("a datagram has come through the tunnel", arrives, 60)
 
 
 @case(timeout=240, each={kind: kind for kind in KINDS})
