@@ -38,21 +38,26 @@ fuzz: ## the fuzz targets, longer than make test does: [TARGET=…] [SECONDS=600
 	@selftests/run fuzz $(if $(TARGET),--target '$(TARGET)') $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(INPUT),--input '$(INPUT)')
 
 SEEDS ?= 0..1000000
+EFFICIENCY_SEEDS ?= 0..20000
 
-soak: ## a million seeds of the simulation (SEEDS=from..to), the larger model, the mutants
+soak: ## a million seeds of the simulation (SEEDS=from..to), 20,000 of its flows (EFFICIENCY_SEEDS), the larger model, the mutants
 	@selftests/run simulation --seeds $(SEEDS) --group 100000
+	@selftests/run efficiency --seeds $(EFFICIENCY_SEEDS)
 	@selftests/run model
 	@selftests/run model --messages 3 --duplicates 0 --overtakes 0
 	@selftests/run mutants
 
-replay: ## SEED=n: a seed of the simulation, with its packets
-	@selftests/run simulation --replay $(SEED)
+replay: ## SEED=n: a seed of the simulation, with its packets [EFFICIENCY=1: of its flows through a bottleneck]
+	@selftests/run $(if $(filter 1,$(EFFICIENCY)),efficiency,simulation) --replay $(SEED)
 
 mutants: ## bugs seeded into the core, each of which the simulation must find
 	@selftests/run mutants $(ARGS)
 
 goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one table [ARGS="rrxe READ": only that]
 	@selftests/run goodput $(ARGS)
+
+fairness: modules-default provider ## how rrxe shares a slow link with TCP: one table [ARGS="fq_codel bbr": only that]
+	@selftests/run fairness $(ARGS)
 
 bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json] [LANE=deterministic|wire|parallel] [PARAMETERS="same_host_icrc=1"]
 	@selftests/run bench $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
@@ -128,4 +133,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider programs deb lint clean install uninstall help
+.PHONY: run test test-debug fuzz soak replay mutants goodput fairness bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider programs deb lint clean install uninstall help

@@ -381,10 +381,10 @@ impl End {
             assert!(turns < 4 * PLACES, "buffered, and due, for ever");
             self.handle(&packet, &fed);
         }
-        let left = !self.buffered.is_empty();
-        let outcome = self
-            .requester
-            .on_buffered(&mut self.slots, self.now, left, &mut self.world);
+        let beyond = self.buffered.len();
+        let outcome =
+            self.requester
+                .on_buffered(&mut self.slots, self.now, beyond, &mut self.world);
         self.note(outcome.fatal, outcome.sqe);
     }
 

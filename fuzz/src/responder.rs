@@ -138,18 +138,17 @@ impl End {
         let mut fed = *fed;
         fed.payload = packet.payload_len;
         self.handle(&packet, &fed);
-        let (mut turns, mut taken) = (0, false);
+        let mut turns = 0;
         loop {
             let Some((packet, fed)) = self.buffered.next_request(&self.responder) else {
                 break;
             };
             turns += 1;
             assert!(turns < 4 * PLACES, "buffered, and due, for ever");
-            taken = true;
             self.handle(&packet, &fed);
         }
-        let left = !self.buffered.is_empty();
-        let outcome = self.responder.on_buffered(taken, left);
+        let beyond = self.buffered.len();
+        let outcome = self.responder.on_buffered(self.now, beyond);
         self.note(outcome);
     }
 

@@ -7,16 +7,9 @@ The guest's clock counts instructions. The results are those of one slow CPU tha
 and are reproducible on any machine. This is not a test: docs/transport.md has the expected
 results."""
 
-import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
 
-from .root import TOP
-
-OUT = os.path.join(TOP, "out/goodput")
+from .measurement import measure
 
 
 def share(row):
@@ -47,17 +40,4 @@ def table(rows):
 
 def main(arguments):
     """Returns the exit status of the guest."""
-    parser = argparse.ArgumentParser(prog="selftests/run goodput", description=__doc__)
-    parser.add_argument("words", nargs="*", help="measure only what has these in its name")
-    args = parser.parse_args(arguments)
-    command = [os.path.join(TOP, "qemu/vm.py"), "--icount", "--driver", "rrxe", "--timeout", "7200", "--out", OUT]
-    status = subprocess.run([*command, os.path.join(TOP, "selftests/guest/goodput"), *args.words], check=False).returncode
-    if status:
-        print(f"goodput: the guest ended with {status}: see {os.path.relpath(OUT)}/output.txt", file=sys.stderr)
-        return status
-    with open(os.path.join(OUT, "goodput.json"), encoding="utf-8") as file:
-        lines = list(table(json.load(file)))
-    with open(os.path.join(OUT, "table.md"), "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    print("\n".join(lines))
-    return 0
+    return measure("goodput", __doc__, table, arguments)

@@ -78,6 +78,7 @@ def guard(process):
 # (docs/testing.md), with their arguments.
 PROGRAMS = {
     "simulation": ["--seeds", "0..100000"],
+    "efficiency": ["--seeds", "0..500", "--group", "100"],
     "model": ["--duplicates", "0", "--overtakes", "0"],
 }
 

@@ -5,15 +5,19 @@ import subprocess
 
 from .root import TOP, cargo, environment
 
-# Package and binary.
-_PROGRAMS = {"simulation": ("rrxe_simulation", "simulate"), "model": ("rrxe_model", "explore")}
+# Package, binary, and arguments that precede all others.
+_PROGRAMS = {
+    "simulation": ("rrxe_simulation", "simulate"),
+    "efficiency": ("rrxe_simulation", "simulate", "--efficiency"),
+    "model": ("rrxe_model", "explore"),
+}
 
 
 def command(name, *arguments):
     """Returns the command that builds and runs a program."""
-    package, program = _PROGRAMS[name]
+    package, program, *first = _PROGRAMS[name]
     options = ["--quiet", "--locked", "--profile", "simulation", "-p", package, "--bin", program]
-    return cargo("run", *options, "--", *arguments)
+    return cargo("run", *options, "--", *first, *arguments)
 
 
 def _run(name, arguments):
@@ -23,6 +27,11 @@ def _run(name, arguments):
 def simulation(arguments):
     """Runs the simulation. Returns its exit status."""
     return _run("simulation", arguments)
+
+
+def efficiency(arguments):
+    """Runs the simulation of flows through a bottleneck. Returns its exit status."""
+    return _run("efficiency", arguments)
 
 
 def model(arguments):

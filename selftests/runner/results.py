@@ -23,6 +23,7 @@ _CORE = ("drivers/rrxe/core", "selftests/testkit")
 _PRODUCT = ("Kbuild", "drivers", "rust-bindings", "provider", "qemu")
 _INPUTS = {
     "simulation": (*_CORE, "selftests/simulation"),
+    "efficiency": (*_CORE, "selftests/simulation"),
     "model": (*_CORE, "selftests/model"),
     "mutants": (*_CORE, "selftests/simulation", "selftests/mutants", "selftests/runner/mutants.py"),
     "packages": (*_PRODUCT, "packaging", "selftests/packages", "Makefile", "README.md"),

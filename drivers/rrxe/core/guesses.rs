@@ -3,7 +3,9 @@
 //! A rate limit of wrong keys, for queue pairs that survive them.
 //!
 //! A reliable connection ends with the first wrong key. An unreliable one continues, so its peer,
-//! or an attacker that forges the peer's packets, could try keys as fast as packets arrive.
+//! or an attacker that forges the peer's packets, could try keys as fast as packets arrive. The
+//! limit does not concern keys that the queue pair has accepted before: an attacker cannot stop the
+//! peer by wrong keys.
 
 /// Maximum number of wrong keys in a period.
 pub const MAX_WRONG: u32 = 8;
@@ -11,20 +13,39 @@ pub const MAX_WRONG: u32 = 8;
 /// Length of a period in nanoseconds.
 pub const PERIOD: u64 = 1_000_000_000;
 
-/// Recent wrong keys of a queue pair.
+/// Maximum number of accepted keys that are remembered.
+pub const MAX_ACCEPTED: usize = 16;
+
+/// Recent wrong and accepted keys of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guesses {
     /// Start of the period: the time of a wrong key.
     since: u64,
     wrong: u32,
+    /// The keys accepted last, and the index of the oldest.
+    accepted: [Option<u32>; MAX_ACCEPTED],
+    oldest: usize,
 }
 
 impl Guesses {
-    /// Returns whether the queue pair may check a key now: not after [`MAX_WRONG`] wrong ones in
-    /// the current period.
+    /// Returns whether the queue pair may check this key now: one that it has accepted before, or
+    /// any before [`MAX_WRONG`] wrong ones in the current period.
     #[inline]
-    pub fn may_try(&self, now: u64) -> bool {
-        self.wrong < MAX_WRONG || self.is_over(now)
+    pub fn may_try(&self, key: u32, now: u64) -> bool {
+        self.wrong < MAX_WRONG || self.is_over(now) || self.accepted.contains(&Some(key))
+    }
+
+    /// Notes that the queue pair has accepted a key.
+    #[inline]
+    pub fn note_accepted(&mut self, key: u32) {
+        if self.accepted.contains(&Some(key)) {
+            return;
+        }
+        if let Some(entry) = self.accepted.get_mut(self.oldest) {
+            *entry = Some(key);
+        }
+        let next = self.oldest.saturating_add(1);
+        self.oldest = if next < MAX_ACCEPTED { next } else { 0 };
     }
 
     /// Counts a wrong key.
@@ -45,24 +66,46 @@ impl Guesses {
 mod tests {
     use super::*;
 
+    /// A key that was never accepted.
+    const KEY: u32 = 1;
+
     #[test]
     fn limit_per_period() {
         let mut guesses = Guesses::default();
         let start = 5 * PERIOD + 3;
         for now in start..start + u64::from(MAX_WRONG) {
-            assert!(guesses.may_try(now));
+            assert!(guesses.may_try(KEY, now));
             guesses.note_wrong(now);
         }
-        assert!(!guesses.may_try(start + 10));
-        assert!(!guesses.may_try(start + PERIOD - 1));
-        assert!(guesses.may_try(start + PERIOD));
+        assert!(!guesses.may_try(KEY, start + 10));
+        assert!(!guesses.may_try(KEY, start + PERIOD - 1));
+        assert!(guesses.may_try(KEY, start + PERIOD));
         // Only a wrong key starts another period.
         guesses.note_wrong(start + 7 * PERIOD);
         for _ in 1..MAX_WRONG {
-            assert!(guesses.may_try(start + 7 * PERIOD + 1));
+            assert!(guesses.may_try(KEY, start + 7 * PERIOD + 1));
             guesses.note_wrong(start + 7 * PERIOD + 1);
         }
-        assert!(!guesses.may_try(start + 8 * PERIOD - 1));
-        assert!(guesses.may_try(start + 8 * PERIOD));
+        assert!(!guesses.may_try(KEY, start + 8 * PERIOD - 1));
+        assert!(guesses.may_try(KEY, start + 8 * PERIOD));
+    }
+
+    /// Wrong keys do not stop the use of a key that was accepted before.
+    #[test]
+    fn accepted_keys_are_never_limited() {
+        let mut guesses = Guesses::default();
+        for key in 10..10 + MAX_ACCEPTED as u32 {
+            guesses.note_accepted(key);
+            guesses.note_accepted(key);
+        }
+        for _ in 0..MAX_WRONG {
+            guesses.note_wrong(7);
+        }
+        assert!((10..10 + MAX_ACCEPTED as u32).all(|key| guesses.may_try(key, 7)));
+        assert!(!guesses.may_try(KEY, 7));
+        // Of more keys, those accepted last are remembered.
+        guesses.note_accepted(KEY);
+        assert!(guesses.may_try(KEY, 7) && guesses.may_try(11, 7));
+        assert!(!guesses.may_try(10, 7));
     }
 }

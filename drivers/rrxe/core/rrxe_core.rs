@@ -55,6 +55,7 @@
 
 mod completion;
 pub mod congestion;
+pub mod gap;
 pub mod guesses;
 pub mod icrc;
 mod mtu;

@@ -227,14 +227,9 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Removes and returns the next buffered packet, if it is due.
     fn next_buffered(&mut self) -> Option<KeptDatagram>;
 
-    /// Must be called after a packet was handled, if others are buffered or were until then;
-    /// `taken` tells whether buffered packets were handled.
-    fn on_buffered(
-        &mut self,
-        ctx: EventCtx<'_>,
-        taken: bool,
-        completions: &mut PendingCompletions,
-    ) -> Outcome;
+    /// Must be called after a packet was handled, if it was to be buffered, or if others are
+    /// buffered or were until then.
+    fn on_buffered(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) -> Outcome;
 
     /// Drops the packets that were buffered for too long.
     #[inline]

@@ -21,7 +21,7 @@ use linux_rdma::{
     },
     sync::lock_bh,
 };
-use rrxe_core::{wire::QPN_MASK, Mtu};
+use rrxe_core::{wire::QPN_MASK, Mtu, RecoveryMode};
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -275,6 +275,7 @@ fn transition(qp: &Arc<Qp>, from: QpState, to: QpState, known: &mut QpAttr) -> R
             change()?;
             if qp.qp_type != QpType::XrcInitiator {
                 side.responder.max_ack_delay = qp.device.config.max_ack_delay;
+                side.responder.buffering = qp.recovery == RecoveryMode::Selective;
                 side.responder.prompt_replies = limits::path::PROMPT_REPLIES;
                 side.responder.start();
             }

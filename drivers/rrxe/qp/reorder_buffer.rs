@@ -43,6 +43,11 @@ impl ReorderBuffer {
         }
     }
 
+    /// Returns the number of packets.
+    pub(crate) fn len(&self) -> u32 {
+        self.reorder.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.reorder.is_empty()
     }

@@ -366,15 +366,10 @@ impl Half for SendSide {
         self.reorder_buffer.next(requester.expected_psn(), due)
     }
 
-    fn on_buffered(
-        &mut self,
-        ctx: EventCtx<'_>,
-        _taken: bool,
-        completions: &mut PendingCompletions,
-    ) -> Outcome {
-        let left = !self.reorder_buffer.is_empty();
+    fn on_buffered(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) -> Outcome {
+        let beyond = self.reorder_buffer.len();
         self.with(ctx, None, completions, |requester, slots, env| {
-            requester.on_buffered(slots, ctx.now, left, env)
+            requester.on_buffered(slots, ctx.now, beyond, env)
         })
     }
 
@@ -443,7 +438,7 @@ impl Half for SendSide {
         }
         let is_idle = fetched.is_ok_and(|fetched| fetched.count == 0);
         round.waiting = is_idle && self.is_streaming();
-        if self.requester.rate.wakeup.is_some() {
+        if self.requester.is_throttled() {
             qp.count(Counter::Throttled);
         }
     }

@@ -256,23 +256,9 @@ impl Half for RecvSide {
             .next(expected, |psn| responder.is_due(psn))
     }
 
-    fn on_buffered(
-        &mut self,
-        _ctx: EventCtx<'_>,
-        taken: bool,
-        _completions: &mut PendingCompletions,
-    ) -> Outcome {
-        let left = !self.reorder_buffer.is_empty();
-        self.responder.on_buffered(taken, left)
-    }
-
-    #[inline]
-    fn expire_buffered(&mut self, now: u64) {
-        if !self.reorder_buffer.is_empty() {
-            self.reorder_buffer.expire(now);
-            let left = !self.reorder_buffer.is_empty();
-            let _ = self.responder.on_buffered(false, left);
-        }
+    fn on_buffered(&mut self, ctx: EventCtx<'_>, _completions: &mut PendingCompletions) -> Outcome {
+        let beyond = self.reorder_buffer.len();
+        self.responder.on_buffered(ctx.now, beyond)
     }
 
     #[inline]
@@ -393,12 +379,16 @@ impl ResponderEnv for Env<'_> {
         access: RemoteAccess,
     ) -> Result<PdId, Fault> {
         let pd = self.remote_pd()?;
-        if self.ctx.qp.qp_type == QpType::Uc && !self.guesses.may_try(self.ctx.now) {
+        let is_limited = self.ctx.qp.qp_type == QpType::Uc;
+        if is_limited && !self.guesses.may_try(rkey, self.ctx.now) {
             return Err(Fault::Protection);
         }
         if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
             self.guesses.note_wrong(self.ctx.now);
             return Err(fault);
+        }
+        if is_limited {
+            self.guesses.note_accepted(rkey);
         }
         Ok(pd)
     }

@@ -225,13 +225,12 @@ impl<'a> RxBatch<'a> {
         half.expire_buffered(incoming.now);
         let mut ctx = EventCtx::of(&qp, incoming, burst);
         let mut outcome = half.handle_packet(incoming, ctx, &mut work.completions);
-        // The core is also told if the buffer has become empty: of two packets with one PSN that
-        // differ, none is kept.
-        let mut has_buffered = !half.reorder_buffer().is_empty();
+        // The core is also told if the buffer has become empty (of two packets with one PSN that
+        // differ, none is kept), or if there is no memory for the packet.
+        let has_buffered = outcome.buffer || !half.reorder_buffer().is_empty();
         if let Some(kept) = outcome.buffer.then(|| incoming.keep()).flatten() {
             let (expected, psn) = (half.expected_psn(), incoming.packet.psn());
             half.reorder_buffer().insert(kept, expected, psn, ctx.now);
-            has_buffered |= !half.reorder_buffer().is_empty();
         }
         if has_buffered {
             ctx.incoming = None;
@@ -293,9 +292,8 @@ fn deliver_buffered<H: Half>(
     vector: &Vector,
     work: &mut HalfWork,
 ) -> Outcome {
-    let (mut outcome, mut taken) = (Outcome::default(), false);
+    let mut outcome = Outcome::default();
     while let Some(kept) = half.next_buffered() {
-        taken = true;
         let datagram = kept.datagram(vector);
         let Some(packet) = parse(&datagram, &mut [0; MAX_HEADER]) else {
             continue;
@@ -311,7 +309,7 @@ fn deliver_buffered<H: Half>(
             kept.consume();
         }
     }
-    outcome.merge(half.on_buffered(ctx, taken, &mut work.completions));
+    outcome.merge(half.on_buffered(ctx, &mut work.completions));
     outcome
 }
 
@@ -331,7 +329,12 @@ impl Qp {
     /// Handles a packet that came without an ICRC and was modified on its way. The caller must hold
     /// no lock.
     #[cold]
-    pub(crate) fn on_modified_packet(&self, skb: &UdpPacket, arrival: Arrival<'_>, burst: &BurstGuard) {
+    pub(crate) fn on_modified_packet(
+        &self,
+        skb: &UdpPacket,
+        arrival: Arrival<'_>,
+        burst: &BurstGuard,
+    ) {
         let path = lock_bh(&self.recv).tx.path.clone();
         let (source, destination) = skb.addresses();
         let is_from_peer = |path: &Arc<Path>| {

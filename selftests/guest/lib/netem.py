@@ -6,6 +6,15 @@ import re
 
 from harness import require
 
+# Effects on the packets that a host sends, by name.
+BAD = {
+    "loss-5": "loss 5%",
+    "reorder-25": "delay 1ms reorder 25% 50%",
+    "duplicate-5": "duplicate 5%",
+    "corrupt-1": "corrupt 1%",
+    "everything": "delay 1ms reorder 25% 50% loss 1% duplicate 5% corrupt 1%",
+}
+
 
 @contextlib.contextmanager
 def wire(hosts, netem):
@@ -33,3 +42,14 @@ def wire(hosts, netem):
     finally:
         for host in hosts:
             host.machine.try_run(f"tc qdisc delete dev {host.netdev} root")
+
+
+def cut_on_arrival(host):
+    """Passes packets received by the host through a queue that segments GSO packets."""
+    host.machine.run("ip link add ifb0 up type ifb")
+    host.machine.batch(
+        "tc",
+        "qdisc add dev ifb0 root tbf rate 10gbit burst 4600 limit 10000000",
+        f"qdisc add dev {host.netdev} ingress",
+        f"filter add dev {host.netdev} parent ffff: matchall action mirred egress redirect dev ifb0",
+    )

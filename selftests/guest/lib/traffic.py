@@ -424,7 +424,7 @@ def some_length(rng, mtu, longest):
     return min(length, longest)
 
 
-def random_batches(rng, left, right, mtu, count, address_handles=None):
+def random_batches(rng, left, right, mtu, count, address_handles=None, ops=OPS):
     """Runs `count` batches of random requests by both sides. Every tenth has a long message."""
     # At a small MTU, 8 MiB would be too many packets.
     longest = min(LONGEST, 8192 * mtu)
@@ -442,11 +442,22 @@ def random_batches(rng, left, right, mtu, count, address_handles=None):
                         length %= INLINE + 1
                     batch.add(side, op, length, inline, address_handles[id(side)])
                     continue
-                op = rng.choice(OPS)
+                op = rng.choice(ops)
                 length = rng.randrange(longest // 2, longest + 1) if large else some_length(rng, mtu, 24 * 1024)
                 inline = inline and not large and op in ("send", "send-imm", "write", "write-imm")
                 batch.add(side, op, length % (INLINE + 1) if inline else length, inline)
         batch.run()
+
+
+def large(rng, sides):
+    """Exchanges large messages of every kind, and bursts of small messages of equal size."""
+    batch = Batch(rng, *sides)
+    for side in sides:
+        for op in ("write", "send", "read", "write-imm"):
+            batch.add(side, op, 50_000)
+        for _ in range(12):
+            batch.add(side, "send", 64)
+    batch.run()
 
 
 def boundary_lengths(mtu):

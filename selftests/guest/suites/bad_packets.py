@@ -430,7 +430,8 @@ def wrong_key():
 def guessed_keys():
     """A UC queue pair survives wrong R_Keys, but checks only eight in a second.
 
-    Further WRITEs in that second have no effect even if their key is right. All are counted.
+    Further WRITEs in that second have no effect even if their key is right, unless the queue pair
+    has accepted it before. All are counted.
     """
 
     def write(psn, guess):
@@ -448,6 +449,13 @@ def guessed_keys():
         time.sleep(1.1)
         t.wire.put(write(FIRST + 9, 0))
         harness.wait_until("the right key is taken", lambda: t.remote.end.verify(t.theirs["id"]) != "")
+        equal("what arrived", t.remote.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
+        # Now the wrong keys do not block the right one.
+        t.remote.end.put(t.theirs["id"], [[0, 64]], 7)
+        for n in range(10, 20):
+            t.wire.put(write(FIRST + n, n))
+        t.wire.put(write(FIRST + 20, 0))
+        harness.wait_until("the accepted key is taken", lambda: t.remote.end.verify(t.theirs["id"]) != "")
         equal("what arrived", t.remote.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
 
 

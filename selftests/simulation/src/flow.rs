@@ -153,6 +153,8 @@ pub struct Flow {
     /// The receiver has sent a NAK for the PSN that it expects, and sends no other until it arrives
     /// (B-09).
     pub nak_open: bool,
+    /// Time at which the receiver noticed a gap that it has not reported.
+    pub gap: Option<u64>,
     /// Number of sequence error NAKs sent for the expected PSN.
     pub naks: u32,
     /// PSNs at which READ responses continue. A duplicate of an older READ or atomic is answered
@@ -198,6 +200,7 @@ impl Flow {
             receive_fault: false,
             mismatched: false,
             nak_open: false,
+            gap: None,
             naks: 0,
             responses: Vec::new(),
             rnr: None,

@@ -9,6 +9,7 @@
 
 mod config;
 mod data;
+pub mod efficiency;
 mod env;
 mod flow;
 mod oracle;

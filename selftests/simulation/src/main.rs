@@ -11,17 +11,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: simulate [--seeds FIRST..END] [--jobs N] [--group N] [--failures N]
-       simulate --replay SEED
+usage: simulate [--efficiency] [--seeds FIRST..END] [--jobs N] [--group N] [--failures N]
+       simulate [--efficiency] --replay SEED
 
-  --seeds     the seeds, END not included (0..1000)
-  --jobs      threads (as many as there are CPUs)
-  --group     a line of its own for so many seeds, as cargo prints one for a test (10000)
-  --failures  stop after so many seeds that fail (5)
-  --replay    one seed, with everything that happens in it";
+  --efficiency  the simulation of flows through a bottleneck
+  --seeds       the seeds, END not included (0..1000)
+  --jobs        threads (as many as there are CPUs)
+  --group       a line of its own for so many seeds, as cargo prints one for a test (10000)
+  --failures    stop after so many seeds that fail (5)
+  --replay      one seed, with everything that happens in it";
 
 /// Command-line options.
 struct Options {
+    efficiency: bool,
     first: u64,
     end: u64,
     jobs: usize,
@@ -30,8 +32,20 @@ struct Options {
     replay: Option<u64>,
 }
 
+impl Options {
+    /// Runs a seed.
+    fn run(&self, seed: u64, trace: bool) -> Summary {
+        if self.efficiency {
+            rrxe_simulation::efficiency::run(seed, trace)
+        } else {
+            rrxe_simulation::run(seed, trace)
+        }
+    }
+}
+
 fn options() -> Option<Options> {
     let mut options = Options {
+        efficiency: false,
         first: 0,
         end: 1000,
         jobs: thread::available_parallelism().map_or(1, |n| n.get()),
@@ -41,6 +55,10 @@ fn options() -> Option<Options> {
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        if word == "--efficiency" {
+            options.efficiency = true;
+            continue;
+        }
         let value = words.next()?;
         match word.as_str() {
             "--seeds" => {
@@ -82,7 +100,7 @@ fn work(shared: &Shared, options: &Options) {
         if seed >= options.end {
             return;
         }
-        match catch_unwind(|| rrxe_simulation::run(seed, false)) {
+        match catch_unwind(|| options.run(seed, false)) {
             Ok(Summary {
                 packets, requests, ..
             }) => {
@@ -93,7 +111,12 @@ fn work(shared: &Shared, options: &Options) {
                 let words = words(&*panic);
                 let mut failed = shared.failed.lock().expect("nobody panics with it");
                 println!("seed {seed}: {words}");
-                println!("    replay it: make replay SEED={seed}");
+                let which = if options.efficiency {
+                    " EFFICIENCY=1"
+                } else {
+                    ""
+                };
+                println!("    replay it: make replay SEED={seed}{which}");
                 failed.push((seed, words));
                 if failed.len() >= options.failures {
                     shared.next.store(options.end, Relaxed);
@@ -129,7 +152,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     if let Some(seed) = options.replay {
-        let summary = rrxe_simulation::run(seed, true);
+        let summary = options.run(seed, true);
         println!("seed {seed} is clean: {summary:?}");
         return ExitCode::SUCCESS;
     }

@@ -252,7 +252,7 @@ impl Oracle {
     pub fn longest_wait(&self, qp: usize) -> u64 {
         let connection = self.connection(qp);
         let timeout = requester::ack_timeout(connection.timeout).unwrap_or(0);
-        (4 * timeout).max(wire::rnr_timer(connection.rnr_timer))
+        (4 * timeout.max(requester::MIN_ACK_TIMEOUT)).max(wire::rnr_timer(connection.rnr_timer))
     }
 
     pub fn schedule(&mut self, delay: u64, event: Event) {

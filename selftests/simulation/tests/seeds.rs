@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The first thousand seeds, as part of `cargo test`. The program runs many more.
+//! The first seeds, as part of `cargo test`. The program runs many more.
 
 /// Prints the command that replays the seed if the test panics.
-struct Seed(u64);
+struct Seed(u64, &'static str);
 
 impl Drop for Seed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("replay it: make replay SEED={}", self.0);
+            eprintln!("replay it: make replay SEED={}{}", self.0, self.1);
         }
     }
 }
@@ -16,14 +16,24 @@ impl Drop for Seed {
 #[test]
 fn a_thousand_seeds() {
     for seed in 0..1000 {
-        let _seed = Seed(seed);
+        let _seed = Seed(seed, "");
         rrxe_simulation::run(seed, false);
+    }
+}
+
+#[test]
+fn forty_seeds_of_flows() {
+    for seed in 0..40 {
+        let _seed = Seed(seed, " EFFICIENCY=1");
+        rrxe_simulation::efficiency::run(seed, false);
     }
 }
 
 /// A seed determines the whole run.
 #[test]
 fn seeds_are_deterministic() {
-    let runs = [(); 2].map(|()| rrxe_simulation::run(4711, false));
-    assert_eq!(format!("{:?}", runs[0]), format!("{:?}", runs[1]));
+    for run in [rrxe_simulation::run, rrxe_simulation::efficiency::run] {
+        let runs = [(); 2].map(|()| run(4711, false));
+        assert_eq!(format!("{:?}", runs[0]), format!("{:?}", runs[1]));
+    }
 }

@@ -26,7 +26,7 @@ pub struct Attributes {
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub qkey: u32,
-    /// The requester's driver buffers out-of-order responses.
+    /// The driver buffers out-of-order packets, unless the recovery mode is strict.
     pub buffering: bool,
     pub recovery: RecoveryMode,
 }
@@ -87,6 +87,7 @@ impl Attributes {
     /// Makes a responder in the Reset state ready to receive.
     pub fn connect_responder(&self, responder: &mut Responder) {
         responder.dest_qpn = self.dest_qpn;
+        responder.buffering = self.buffering && self.recovery == RecoveryMode::Selective;
         responder.mtu = self.mtu;
         responder.set_psn(self.rq_psn);
         responder.set_resources(vec![

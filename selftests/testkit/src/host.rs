@@ -84,6 +84,7 @@ impl Host {
     pub fn without_reorder_buffer(mut self) -> Host {
         self.reorder_buffers = [0; 2].map(ReorderBuffer::new);
         self.requester.buffering = false;
+        self.responder.buffering = false;
         self
     }
 
@@ -91,6 +92,7 @@ impl Host {
     pub fn strict(mut self) -> Host {
         self.reorder_buffers = [0; 2].map(ReorderBuffer::new);
         self.requester.set_recovery(RecoveryMode::Strict);
+        self.responder.buffering = false;
         self
     }
 
@@ -155,7 +157,7 @@ impl Host {
         }
         let mut outcome = self.handle(now, packet, payload);
         let is_response = packet.is_response();
-        let (mut taken, side) = (false, usize::from(is_response));
+        let side = usize::from(is_response);
         loop {
             let buffer = &mut self.reorder_buffers[side];
             let next = if is_response {
@@ -166,15 +168,14 @@ impl Host {
             let Some((packet, payload)) = next else {
                 break;
             };
-            taken = true;
             outcome.merge(self.handle(now, &packet, &payload));
         }
-        let left = !self.reorder_buffers[side].is_empty();
+        let beyond = self.reorder_buffers[side].len();
         let told = if is_response {
             self.requester
-                .on_buffered(&mut self.slots, now, left, &mut self.driver)
+                .on_buffered(&mut self.slots, now, beyond, &mut self.driver)
         } else {
-            self.responder.on_buffered(taken, left)
+            self.responder.on_buffered(now, beyond)
         };
         outcome.merge(told);
         self.note(outcome.fatal, outcome.sqe);

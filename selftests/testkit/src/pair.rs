@@ -139,8 +139,11 @@ impl Pair {
 
     /// Returns the time of the next event.
     fn next_event(&self) -> Option<u64> {
-        let timers = self.hosts.iter().map(|host| host.requester.next_timeout());
-        let events = timers.chain([self.flights.next_time()]);
+        let requesters = self.hosts.iter().map(|host| host.requester.next_timeout());
+        let responders = self.hosts.iter().map(|host| host.responder.next_timeout());
+        let events = requesters
+            .chain(responders)
+            .chain([self.flights.next_time()]);
         events.flatten().min()
     }
 

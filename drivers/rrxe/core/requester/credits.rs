@@ -9,6 +9,7 @@
 //! new credits (D-15, D-19). There is no limit unless the peer reports one.
 
 use super::{Requester, SendOp, SendSlot};
+use crate::congestion::CongestionControl;
 use crate::wire::{credits, Operation, Syndrome};
 use crate::{Ext, Packet};
 
@@ -60,7 +61,7 @@ fn is_beyond(counter: u32, other: u32) -> bool {
     counter.wrapping_sub(other).wrapping_sub(1) < u32::MAX >> 1
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Returns whether the peer has room for this message, as far as it has reported. A message
     /// that has started continues.
     #[inline]

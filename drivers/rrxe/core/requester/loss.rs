@@ -11,9 +11,10 @@
 //!
 //! - An acknowledgement beyond the repair, or a NAK for the next lost packet: it does. Transmission
 //!   continues where it was.
-//! - An acknowledgement of the repair alone: it does not (rdma_rxe keeps nothing). The requester
-//!   retransmits everything after it, and from then on does so at once on this queue pair
-//!   (go-back-N).
+//! - An acknowledgement of the repair alone: it does not (rdma_rxe keeps nothing), or the packet
+//!   after it was lost, too. A second repair, of several packets, excludes the latter. The
+//!   requester then retransmits everything after it, and from then on does so at once on this queue
+//!   pair (go-back-N). After many losses it tests the peer again.
 //!
 //! The answer to a READ or atomic says nothing about the packets after it. The requester therefore
 //! asks for the next unanswered packet too, unless its answer follows the first one immediately: a
@@ -29,28 +30,32 @@
 //! no probes, and round trips only size the window.
 
 use super::peer::{Arq, ReadRestart};
+use super::rtt::MIN_PTO;
 use super::transmit::Poll;
-use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot, WINDOW};
+use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot};
+use crate::congestion::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
 use crate::TxError;
 
-/// Maximum number of times that a probe multiplies the time to the next one by four. The back-off
+/// Maximum number of times that a probe doubles the time to the next one (RFC 6298). The back-off
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
-const MAX_PTO_BACKOFF: u32 = 5;
+const MAX_PTO_BACKOFF: u32 = 10;
 
 /// Losses and expired timers without progress that use up no retry, because packets wait or get
 /// lost in the queues of the requester's own host. They say nothing about the path or the peer.
 /// Further ones do use up retries: a packet that never leaves the host is an error.
-const MAX_UNCOUNTED_RETRIES: u8 = 100;
+pub(super) const MAX_UNCOUNTED_RETRIES: u8 = 100;
+
+/// Repairs in a row that may be acknowledged alone and too early. A peer that keeps packets
+/// acknowledges those after a late one, too, so after more of them the path has become shorter.
+const MAX_EARLY_ALONE: u8 = 3;
 
 /// Maximum number of packets of one repair.
 const MAX_REPAIR: u32 = 64;
 
-/// Length of a loss burst that indicates a queue overflow: the window is halved then.
-const OVERFLOW_BURST: u32 = 8;
-
-/// Reorder window below which packets count as in order.
-const MIN_REORDER_WINDOW: u64 = 1_000;
+/// Number of packets of the second repair that tests the peer: more than a full queue usually drops
+/// in a row.
+const TEST_REPAIR: u32 = 8;
 
 /// Maximum number of gaps tracked. Later ones are found when nothing before them is missing.
 const MAX_GAPS: usize = 8;
@@ -73,8 +78,6 @@ pub(super) enum Cause {
 /// The repair of the oldest unacknowledged packet, which is believed to be missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repair {
-    /// Time of the detection.
-    since: u64,
     cause: Cause,
     /// Number of packets to retransmit, from the oldest unacknowledged one on.
     len: u32,
@@ -99,9 +102,8 @@ enum Stage {
 
 impl Repair {
     /// Returns a pending repair, the first one of these packets.
-    fn new(since: u64, cause: Cause, len: u32, at: Option<u64>) -> Repair {
+    fn new(cause: Cause, len: u32, at: Option<u64>) -> Repair {
         Repair {
-            since,
             cause,
             len,
             repeated: false,
@@ -120,6 +122,16 @@ pub(super) struct Repaired {
     alone: bool,
     /// The acknowledgement came too early to be an answer to the retransmission.
     early: bool,
+    /// Nanoseconds from the retransmission to the acknowledgement.
+    time: u64,
+}
+
+impl Repaired {
+    /// Returns whether a NAK that acknowledges the repair shows that the peer keeps out-of-order
+    /// packets: another peer would have acknowledged the repair alone.
+    fn has_gap_after(&self) -> bool {
+        self.repair.cause == Cause::Nak && !self.early
+    }
 }
 
 /// A READ or atomic whose unanswered part was retransmitted.
@@ -138,11 +150,13 @@ pub(super) struct Loss {
     /// The oldest READ or atomic, if its unanswered part was retransmitted.
     asked: Option<AskedRead>,
     scoreboard: Scoreboard,
-    /// Delay of reordered packets (RFC 8985). A packet is considered lost only after this time.
-    reorder_window: u64,
+    /// Repairs in a row that were acknowledged alone, and too early to be the answer.
+    early_alone: u8,
+    /// The PSN of a NAK Sequence Error beyond a READ or atomic that is not answered yet.
+    pub(super) refused: Option<Psn>,
     /// Time of the next probe. `None` if the probe timer is off.
     pub(super) probe_at: Option<u64>,
-    /// Probes since the last progress.
+    /// Probes since the last progress, and one more if that showed the last probe superfluous.
     probes: u32,
 }
 
@@ -162,7 +176,7 @@ impl Loss {
     }
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
     /// if its host still queues packets of this queue pair.
     pub fn restart_timers(&mut self, now: u64) {
@@ -200,7 +214,7 @@ impl Requester {
     }
 
     /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
-    /// of `len` packets after the observed reordering delay.
+    /// of `len` packets.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
         if self.rtt.srtt() == 0 {
             // The time since the flight began, an upper bound, is the first sample. Without one,
@@ -208,28 +222,28 @@ impl Requester {
             let time = now.saturating_sub(self.rtt.flight_start);
             self.rtt.repairs.sample(time);
         }
-        let wait = self.loss.reorder_window;
-        let at = (wait != 0).then(|| now.saturating_add(wait));
+        if !self.arq.drops() {
+            self.report_loss(self.una, cause, len);
+        }
         self.loss.repair = Some(Repair {
             repeated: self.loss.repair.is_some_and(|repair| repair.repeated),
-            ..Repair::new(now, cause, len, at)
+            ..Repair::new(cause, len, None)
         });
     }
 
     /// Returns the number of packets to retransmit next: twice the last number if the peer
-    /// acknowledged exactly those, otherwise one.
-    pub(super) fn next_repair_len(&mut self, repaired: Option<Repaired>) -> u32 {
-        let len = match repaired {
+    /// acknowledged exactly those ([`TEST_REPAIR`] if it is being tested), otherwise one.
+    pub(super) fn next_repair_len(&self, repaired: Option<Repaired>) -> u32 {
+        match repaired {
             Some(Repaired { repair, alone, .. }) if alone && repair.cause != Cause::Gap => {
-                repair.len.saturating_mul(2).min(MAX_REPAIR)
+                if self.arq.is_tested() {
+                    TEST_REPAIR
+                } else {
+                    repair.len.saturating_mul(2).min(MAX_REPAIR)
+                }
             }
             _ => 1,
-        };
-        if len == OVERFLOW_BURST && !self.is_local_loss() {
-            // A queue on the path has overflowed. The peer keeps out-of-order packets.
-            self.window.size = (self.window.size >> 1).max(WINDOW);
         }
-        len
     }
 
     /// Returns whether the lost packet must be retransmitted by the next poll.
@@ -252,6 +266,9 @@ impl Requester {
         repair.recovery_point = self.max_psn;
         let repair = *repair;
         let is_read = slot.op.is_read_or_atomic();
+        if is_read {
+            self.gaps.comes_again(slot.last_psn());
+        }
         self.loss.asked = is_read.then_some(AskedRead {
             repair,
             fresh: false,
@@ -260,7 +277,7 @@ impl Requester {
         if is_read && within && !matches!(self.read_restart, ReadRestart::WithFirst) {
             self.read_restart = ReadRestart::Asked(self.una);
         }
-        self.rtt.timed = None;
+        self.rtt.retransmitted(self.una, repair.len);
         self.arm_probe(now);
         repair.len
     }
@@ -269,7 +286,7 @@ impl Requester {
     #[inline]
     pub(super) fn awaits_peer_test(&self) -> bool {
         let repair = self.loss.repair.as_ref();
-        repair.is_some_and(|repair| repair.cause == Cause::Nak) && self.arq == Arq::Unknown
+        repair.is_some_and(|repair| repair.cause == Cause::Nak) && self.arq.is_tested()
     }
 
     /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
@@ -286,12 +303,10 @@ impl Requester {
         }
     }
 
-    /// Returns whether to answer a NAK, which has acknowledged `repaired`, by retransmitting
-    /// everything.
-    pub(super) fn goes_back(&mut self, repaired: Option<Repaired>) -> bool {
+    /// Notes a NAK, which has acknowledged `repaired`. Returns whether to retransmit everything.
+    pub(super) fn note_nak(&mut self, repaired: Option<Repaired>) -> bool {
         match (repaired, self.loss.repair, self.loss.asked) {
-            // A peer that keeps nothing would have acknowledged the repair alone.
-            (Some(repaired), ..) if repaired.repair.cause == Cause::Nak && !repaired.early => {
+            (Some(repaired), ..) if repaired.has_gap_after() => {
                 self.set_arq(Arq::SelectiveRepeat(0));
             }
             // The test shows that the packets after the answered READ are missing, too. The peer
@@ -299,44 +314,54 @@ impl Requester {
             (None, Some(repair), Some(read))
                 if repair.cause == Cause::Nak && read.repair.peer_test =>
             {
-                self.set_arq(Arq::GoBackN);
+                self.set_arq(Arq::GoBackN(0));
             }
             _ => {}
         }
-        let back = self.arq == Arq::GoBackN;
-        if back && !self.is_local_loss() {
-            self.window.on_loss();
+        if !self.arq.drops() {
+            return false;
         }
-        back
+        if !self.is_local_loss() {
+            self.report_loss(self.una, Cause::Nak, 1);
+        }
+        self.note_loss();
+        !self.arq.is_tested()
     }
 
-    /// Decides what to do after the acknowledgement of a repair. Packets rarely overtake each
-    /// other: those sent before the retransmission and not acknowledged with it are missing, too.
+    /// Decides what to do after the acknowledgement of a repair.
     #[cold]
     pub(super) fn after_repair(&mut self, repaired: Repaired, now: u64) {
         let cause = repaired.repair.cause;
         let rest_is_lost = repaired.repair.recovery_point.is_after(self.una);
-        if cause == Cause::Gap || repaired.early || !rest_is_lost {
+        if cause == Cause::Gap || !repaired.alone {
+            self.loss.early_alone = 0;
             return;
         }
-        let keeps = if repaired.alone {
-            self.keeps_despite_unextended_repair()
-        } else {
-            matches!(self.arq, Arq::SelectiveRepeat(_))
-        };
-        if keeps {
+        if !rest_is_lost {
+            return;
+        }
+        if repaired.early {
+            if self.loss.early_alone < MAX_EARLY_ALONE {
+                self.loss.early_alone = self.loss.early_alone.saturating_add(1);
+                return;
+            }
+            self.rtt.sample_min(repaired.time, now);
+        }
+        // The responses to a READ acknowledge it packet by packet, so a second repair would ask for
+        // what is on its way.
+        let may_test = cause == Cause::Nak && self.loss.asked.is_none();
+        if (may_test || !self.arq.is_tested()) && self.note_unextended_repair() {
             let len = self.next_repair_len(Some(repaired));
             self.declare_lost(now, Cause::Nak, len);
-        } else if repaired.alone {
+        } else {
             if cause == Cause::Nak {
                 // The time to the answer to the repair alone is a round trip without queueing
                 // delay.
-                self.window.on_queues_drained(self.rtt.min);
-                self.set_arq(Arq::GoBackN);
+                self.congestion.on_drained(repaired.time);
+                self.set_arq(Arq::GoBackN(0));
             }
             self.rewind();
         }
-        // Otherwise the acknowledgement may be a delayed one for the original transmission.
     }
 
     /// Handles the complete answer to the oldest READ or atomic. If it shows that everything after
@@ -351,20 +376,19 @@ impl Requester {
         }
         if repair.peer_test {
             if repair.cause == Cause::Nak {
-                self.set_arq(Arq::GoBackN);
+                self.set_arq(Arq::GoBackN(0));
             }
             self.rewind();
         } else if !matches!(self.arq, Arq::SelectiveRepeat(_)) {
             // A peer that has kept the next request answers it immediately after this one.
             let wait = match repair.cause {
-                Cause::Probe => self.rtt.rto(false),
+                Cause::Probe => self.rtt.rto(false, MIN_PTO),
                 _ => self.rtt.srtt() >> 1,
             };
-            let wait = wait.max(self.loss.reorder_window);
             let at = Some(now.saturating_add(wait));
             self.loss.repair = Some(Repair {
                 peer_test: true,
-                ..Repair::new(now, repair.cause, repair.len, at)
+                ..Repair::new(repair.cause, repair.len, at)
             });
         }
     }
@@ -381,17 +405,22 @@ impl Requester {
         let selective = matches!(self.arq, Arq::SelectiveRepeat(_));
         let repair = self.loss.repair.as_ref();
         let kept_beyond = repair.is_some_and(|repair| repair.cause == Cause::Gap || selective);
-        self.window.limit(kept_beyond)
+        if kept_beyond {
+            self.congestion.window_beyond_loss()
+        } else {
+            self.congestion.window()
+        }
     }
 
     /// Handles the acknowledgement of the packets from `before` up to `una`: restarts all retry
     /// counts (E-09), and skips the retransmission of packets acknowledged in the meantime.
-    /// `original` tells that the answer is known to be to the original transmission. Returns the
-    /// acknowledged repair.
+    /// `original` tells that the response is known to be to the original transmission, and `again`
+    /// that it may be to a retransmission. Returns the acknowledged repair.
     pub(super) fn on_progress(
         &mut self,
         before: Psn,
         original: bool,
+        again: bool,
         now: u64,
     ) -> Option<Repaired> {
         let una = self.una;
@@ -416,26 +445,38 @@ impl Requester {
         } else {
             self.arm_ack_timer(now);
         }
-        let go_back_n = self.arq == Arq::GoBackN;
-        if go_back_n {
-            self.window.grow(advanced);
-        }
-        self.rtt.on_progress(before, advanced, now);
-        let (min_rtt, disturbed) = (self.rtt.min, self.loss.repair.is_some());
-        if jumped {
-            self.window.count_from(una, now, true);
-        } else {
-            self.window.count(una, now, min_rtt, disturbed, go_back_n);
-        }
+        let disturbed = self.loss.repair.is_some();
+        let superfluous = |repair: Repair| match repair.stage {
+            Stage::Sent(at) => repair.cause == Cause::Probe && self.rtt.is_too_early(at, now),
+            Stage::Due(_) => false,
+        };
+        let superfluous = self.loss.repair.is_some_and(superfluous);
+        self.rtt
+            .on_progress(before, advanced, !disturbed && !jumped, now);
+        self.gaps.close(again, now);
+        self.congestion.on_ack(&Acknowledgement {
+            now,
+            una,
+            packets: advanced,
+            min_rtt: self.rtt.min,
+            base_rtt: self.rtt.base,
+            srtt: self.rtt.srtt(),
+            queues: self.rtt.shows_a_queue(),
+            disturbed,
+            restarts: jumped,
+        });
         let mut repaired = None;
         if disturbed {
-            repaired = self.on_repair_ack(advanced, original, now);
+            repaired = self.on_repair_ack(before, advanced, original, now);
         }
-        self.loss.probes = 0;
+        // If the answer to the original transmission comes soon after a probe, round trips are
+        // longer than they seem, and one step of the back-off stays (RFC 6298, 5). More would cost
+        // a path that loses many packets several round trips for each of them.
+        self.loss.probes = self.loss.probes.min(u32::from(superfluous));
         self.loss.scoreboard.progress(una, self.max_psn);
-        if jumped && self.arq == Arq::GoBackN {
+        if jumped && self.arq.drops() {
             // The peer had kept the packets after a gap.
-            self.set_arq(Arq::Unknown);
+            self.set_arq(Arq::Unknown(0));
         }
         self.arm_probe(now);
         repaired
@@ -444,73 +485,89 @@ impl Requester {
     /// Handles the acknowledgement of `advanced` packets, the lost one included. Returns the
     /// repair, unless it was pending.
     #[cold]
-    fn on_repair_ack(&mut self, advanced: u32, original: bool, now: u64) -> Option<Repaired> {
+    fn on_repair_ack(
+        &mut self,
+        before: Psn,
+        advanced: u32,
+        original: bool,
+        now: u64,
+    ) -> Option<Repaired> {
         let repair = self.loss.repair.take()?;
         let Repair { cause, len, .. } = repair;
         let at = match repair.stage {
             // The peer answered without a retransmission: it had kept the packet. (If only an
             // answer was lost, the peer had no gap, and the test shows nothing.)
             Stage::Due(_) => {
-                if !repair.peer_test {
-                    // The packet was only late.
-                    self.widen_reorder_window(now.saturating_sub(repair.since), false);
-                } else if cause == Cause::Nak {
-                    self.set_arq(Arq::SelectiveRepeat(0));
+                if cause == Cause::Nak {
+                    self.congestion.on_late(before);
+                    if repair.peer_test {
+                        self.set_arq(Arq::SelectiveRepeat(0));
+                    }
                 }
                 return None;
             }
             Stage::Sent(at) => at,
         };
+        if advanced < len && self.loss.asked.is_none() && self.send_psn != self.una {
+            // A peer may acknowledge each packet of the repair on its own.
+            let len = len.saturating_sub(advanced);
+            self.loss.repair = Some(Repair { len, ..repair });
+            return None;
+        }
         let time = now.saturating_sub(at);
         let early = self.rtt.is_too_early(at, now);
         let late = original || early;
+        if late && cause == Cause::Nak {
+            // The packet was not lost.
+            self.congestion.on_late(before);
+        }
         let kept = self.loss.asked.as_mut().is_some_and(|read| {
             read.fresh = !late && time >= self.rtt.srtt() >> 1;
             read.repair.peer_test && !read.fresh
         });
         let lost = !kept && !late;
         if lost {
-            self.on_lost(repair, time);
-        } else if !kept && cause != Cause::Probe {
-            self.widen_reorder_window(now.saturating_sub(repair.since), true);
+            self.on_lost(before, repair, time);
         }
         if cause == Cause::Nak && (kept || lost && advanced > len) {
             self.set_arq(Arq::SelectiveRepeat(0));
-        }
-        if cause != Cause::Probe {
-            // The queues on the path have drained, so round trips are shorter than the measured
-            // ones. (An answer after a probe may be to the original transmission.)
-            self.rtt.min = self.rtt.min.min(time);
         }
         Some(Repaired {
             repair,
             alone: advanced == len,
             early,
+            time,
         })
     }
 
-    /// Notes that a packet was lost, and that the answer to its repair took this time.
-    fn on_lost(&mut self, repair: Repair, time: u64) {
+    /// Tells the congestion control of a loss, by which this number of packets is considered lost
+    /// now. How long READs take says nothing about the queues on the path.
+    fn report_loss(&mut self, una: Psn, cause: Cause, packets: u32) {
+        self.congestion.on_loss(&PacketLoss {
+            una,
+            max: self.max_psn,
+            packets,
+            full_queue: cause != Cause::Gap && self.rtt.shows_a_full_queue(),
+        });
+    }
+
+    /// Notes that the packet `una` was lost, and that the answer to its repair took this time.
+    fn on_lost(&mut self, una: Psn, repair: Repair, time: u64) {
         if !repair.repeated {
-            self.rtt.repairs.sample(time);
+            // The answer to a request after a probe may be to the original transmission.
+            let is_round_trip = repair.cause != Cause::Probe || self.loss.asked.is_some();
+            self.rtt.sample_repair(time, is_round_trip);
+            if repair.cause == Cause::Nak && self.loss.asked.is_none() {
+                self.rtt.sample_packets(time);
+            }
+            if is_round_trip && !self.arq.drops() {
+                self.report_loss(una, repair.cause, 0);
+            }
             // READs take as long as their responses.
             if repair.cause == Cause::Probe && self.loss.asked.is_none() {
                 self.rtt.sample_probe(time);
             }
         }
-        // Losses have replaced reordering: shorten the wait.
-        let window = self.loss.reorder_window;
-        self.loss.reorder_window = match window.saturating_sub(window >> 2) {
-            ..MIN_REORDER_WINDOW => 0,
-            window => window,
-        };
-    }
-
-    /// Notes that a packet was not lost but late by `by` nanoseconds; `repaired` if it had been
-    /// retransmitted already.
-    fn widen_reorder_window(&mut self, by: u64, repaired: bool) {
-        let by = by.saturating_add(by >> 2).min(self.rtt.rto(repaired));
-        self.loss.reorder_window = self.loss.reorder_window.max(by);
     }
 
     /// Restarts transmission at the oldest unacknowledged packet.
@@ -527,41 +584,48 @@ impl Requester {
                 passed: self.una,
                 ..Scoreboard::default()
             },
-            reorder_window: self.loss.reorder_window,
             ..Loss::default()
         };
+        self.gaps.forget();
         self.rtt.timed = None;
     }
 
     /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
-    /// time, and quadruples after each probe without an answer. There is no probe without a
-    /// measurement, without a consumer's timeout (F-02) or after it, or in strict mode.
+    /// time, and doubles after each probe without an answer. There is no probe without a
+    /// consumer's timeout (F-02) or after it, or in strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.loss.probe_at = None;
-        let probes = self.mode == RecoveryMode::Selective && self.rtt.srtt() != 0;
-        if !probes || self.ack_timeout.is_none() || self.send_psn == self.una {
+        if self.mode == RecoveryMode::Strict
+            || self.ack_timeout.is_none()
+            || self.send_psn == self.una
+        {
             return;
         }
         let sent = |repair: Repair| matches!(repair.stage, Stage::Sent(_));
-        let wait = self.rtt.rto(self.loss.repair.is_some_and(sent));
+        let repair = self.loss.repair.is_some_and(sent);
+        let min = if repair && self.loss.asked.is_none() {
+            MIN_PTO / 2
+        } else {
+            MIN_PTO
+        };
+        let wait = self.rtt.rto(repair, min);
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
-        let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps.wrapping_mul(2))));
+        let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps)));
         let before_deadline = self.ack_deadline.is_some_and(|deadline| at < deadline);
         self.loss.probe_at = before_deadline.then_some(at);
     }
 
     /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its
     /// retransmission is repeated.
-    pub(super) fn probe(&mut self, now: u64) {
+    pub(super) fn probe(&mut self) {
         self.loss.probe_at = None;
         if self.send_psn == self.una {
             return;
         }
         self.loss.probes = self.loss.probes.saturating_add(1);
         self.counters.probes = self.counters.probes.wrapping_add(1);
-        let new = Repair::new(now, Cause::Probe, 1, None);
+        let new = Repair::new(Cause::Probe, 1, None);
         let repair = self.loss.repair.get_or_insert(new);
-        repair.since = now;
         if matches!(repair.stage, Stage::Sent(_)) {
             repair.repeated = true;
             repair.peer_test = false;
@@ -633,7 +697,7 @@ impl Scoreboard {
     }
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Notes a READ response beyond `una`.
     pub(super) fn note_answer<P>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
         let at = psn.since(self.una);
@@ -659,7 +723,7 @@ impl Requester {
         let is_passed = read.is_some_and(|read| read.progress.first_psn.since(self.una) < passed);
         // A gap that starts at `una` is repaired as a loss. With reordering, a late packet is not
         // asked for at once.
-        let asks = before != 0 && self.loss.reorder_window == 0 && !is_passed;
+        let asks = before != 0 && !self.gaps.is_late() && !is_passed;
         if !asks || !self.loss.scoreboard.push(gap) || gap.until.since(self.una) < at {
             self.loss.scoreboard.passed = psn;
         }
@@ -705,7 +769,7 @@ impl Requester {
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
                 continue;
             };
-            if self.rnr_wait.is_some() || !self.rate.ready(cx.now) {
+            if self.rnr_wait.is_some() || !self.congestion.ready(cx.now) {
                 return true;
             }
             if poll.progress.sent >= poll.budget {
@@ -721,7 +785,9 @@ impl Requester {
             if let Some(entry) = self.loss.scoreboard.gaps.get_mut(n) {
                 *entry = asked;
             }
-            self.rtt.timed = None;
+            self.gaps.comes_again(gap.until.prev());
+            let len = gap.until.since(gap.from);
+            self.rtt.retransmitted(gap.from, len);
         }
         true
     }

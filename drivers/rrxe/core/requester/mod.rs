@@ -16,14 +16,14 @@ mod request;
 mod response;
 mod rtt;
 mod transmit;
-mod window;
 
+pub use crate::congestion::{MAX_WINDOW, WINDOW};
 pub(crate) use request::ATOMIC_WRITE_LEN;
 pub use request::{SendCompletion, SendOp, SendSlot, SlotProgress};
 pub use rtt::MIN_PTO;
-pub use window::{MAX_WINDOW, WINDOW};
 
-use crate::congestion::{self, RateLimiter};
+use crate::congestion::{self, Congestion, CongestionControl};
+use crate::gap::GapDetector;
 use crate::psn::Psn;
 use crate::{Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
@@ -31,7 +31,6 @@ use loss::Loss;
 use peer::{Arq, ReadRestart};
 use request::SlotState;
 use rtt::Rtt;
-use window::Window;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
 /// can, and a host's receive queue usually has room for 1000 packets.
@@ -40,6 +39,9 @@ pub const MAX_RESPONSES: u32 = 1024;
 /// The largest message: 2^31 bytes (IBA 9.7.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
+/// Number of the general services queue pair (QP1).
+const GSI_QPN: u32 = 1;
+
 /// RNR retry count that means "retry forever".
 const RNR_RETRY_INFINITE: u8 = 7;
 
@@ -47,6 +49,10 @@ const RNR_RETRY_INFINITE: u8 = 7;
 /// ([`RequesterEnv::reserve_rnr_retry`]) asks for more. A hundred retries a second take little CPU
 /// time.
 const MAX_RNR_BACKOFF: u64 = 10_000_000;
+
+/// Shortest acknowledge timeout, in nanoseconds: a CPU may take a few milliseconds to process a
+/// packet. Hardware rounds short timeouts up, too.
+pub const MIN_ACK_TIMEOUT: u64 = 4_000_000;
 
 /// Work requests that one call of [`Requester::poll_transmit`] flushes.
 pub const MAX_FLUSH: u32 = 64;
@@ -175,7 +181,7 @@ struct RnrWait {
 
 /// The sending half of a queue pair. See the module documentation.
 #[derive(Clone, Debug, Default)]
-pub struct Requester {
+pub struct Requester<C = Congestion> {
     service: Service,
     state: State,
     /// Send Queue Drained (SQD): no new message starts.
@@ -196,8 +202,6 @@ pub struct Requester {
     /// PSNs between `una` and `send_psn` that stand for expected READ responses, not for request
     /// packets in flight.
     response_psns: u32,
-    /// Limit of packets in flight.
-    window: Window,
     /// Packets sent since the last one that asked for an acknowledgement.
     since_ackreq: u32,
     /// READs and atomics started and not completed.
@@ -207,6 +211,8 @@ pub struct Requester {
     mode: RecoveryMode,
     rtt: Rtt,
     loss: Loss,
+    /// The gap in the answers, as far as the driver buffers them.
+    gaps: GapDetector,
     arq: Arq,
     read_restart: ReadRestart,
     credits: Credits,
@@ -224,8 +230,8 @@ pub struct Requester {
     /// them.
     uncounted_retries: u8,
 
-    /// Rate limit set by congestion notifications.
-    pub rate: RateLimiter,
+    /// The limits of the packets in flight and of the rate.
+    pub congestion: C,
 
     // Attributes of the queue pair.
     /// The driver buffers packets on request ([`crate::Outcome::buffer`]). By default it does not,
@@ -250,10 +256,10 @@ pub struct Requester {
     pub counters: RequesterCounters,
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Returns a requester in the Reset state.
     #[inline]
-    pub fn new(service: Service) -> Requester {
+    pub fn new(service: Service) -> Requester<C> {
         Requester {
             service,
             ..Requester::default()
@@ -277,9 +283,10 @@ impl Requester {
         self.mode = mode;
         self.read_restart = ReadRestart::Unknown;
         self.arq = match mode {
-            RecoveryMode::Selective => Arq::Unknown,
-            RecoveryMode::Strict => Arq::GoBackN,
+            RecoveryMode::Selective => Arq::Unknown(0),
+            RecoveryMode::Strict => Arq::GoBackN(0),
         };
+        self.congestion.on_peer(self.arq.drops());
     }
 
     /// Returns whether the driver keeps out-of-order answers.
@@ -303,7 +310,7 @@ impl Requester {
 
     /// Sets the acknowledge timeout by its code; see [`ack_timeout`].
     pub fn set_timeout(&mut self, code: u8) {
-        self.ack_timeout = ack_timeout(code);
+        self.ack_timeout = ack_timeout(code).map(|time| time.max(MIN_ACK_TIMEOUT));
         if self.ack_timeout.is_none() {
             self.ack_deadline = None;
             self.loss.probe_at = None;
@@ -325,6 +332,9 @@ impl Requester {
     /// Enters the Ready To Send state, also from SQE and SQD (J-07).
     pub fn start(&mut self) {
         if self.state != State::Error {
+            if self.una == self.max_psn && self.state == State::Idle {
+                self.congestion.start(self.mtu);
+            }
             self.state = State::Ready;
             self.paused = false;
         }
@@ -353,12 +363,15 @@ impl Requester {
     /// pending packets could not be sent.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
+        // The rate may have delayed a retransmission that is no longer needed.
+        let wakeup = self.congestion.wakeup();
         crate::earliest([
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
-            self.rate.wakeup,
+            wakeup.filter(|_| self.head != self.tail),
             self.loss.probe_at,
             self.loss.repair_at(),
+            self.gaps.due_at(),
         ])
     }
 
@@ -384,14 +397,26 @@ impl Requester {
     /// Handles a congestion notification: lowers the rate (L-07) and nothing else.
     pub fn on_cnp(&mut self, now: u64) {
         if self.state == State::Ready {
-            self.rate.on_cnp(now);
+            self.congestion.on_cnp(now);
         }
+    }
+
+    /// Returns whether the rate delays a packet.
+    #[inline]
+    pub fn is_throttled(&self) -> bool {
+        self.congestion.wakeup().is_some()
     }
 
     /// Returns the oldest unacknowledged PSN, whose answer is expected next.
     #[inline]
     pub fn expected_psn(&self) -> Psn {
         self.una
+    }
+
+    /// Returns the limit of packets in flight, unless packets are kept beyond a lost one.
+    #[inline]
+    pub fn window(&self) -> u32 {
+        self.congestion.window()
     }
 
     /// Returns the PSN of the next new packet, for query_qp (J-18).

@@ -2,25 +2,58 @@
 
 //! Properties of the peer that the requester has found out.
 
-use super::{RecoveryMode, Requester, WINDOW};
+use super::{RecoveryMode, Requester};
+use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::wire::Operation;
 use crate::Packet;
 
+/// Repairs that a peer of unknown kind may acknowledge alone before it counts as one that drops
+/// out-of-order packets. A full queue drops several packets in a row, and any peer then
+/// acknowledges the repair of the first one alone.
+const MAX_UNEXTENDED_TESTS: u8 = 1;
+
 /// Consecutive repairs that a peer known to keep out-of-order packets may acknowledge alone (lost
 /// NAKs cause that, too) before it counts as one that drops them.
-const MAX_UNEXTENDED_REPAIRS: u8 = 3;
+const MAX_UNEXTENDED_REPAIRS: u8 = 20;
+
+/// Losses after which a peer that counts as one that drops out-of-order packets is tested again.
+/// Each test costs two round trips.
+const LOSSES_BEFORE_TEST: u8 = 200;
 
 /// The peer's handling of out-of-order packets, as far as known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arq {
-    #[default]
-    Unknown,
+    /// The peer has acknowledged this number of repairs alone.
+    Unknown(u8),
     /// The peer keeps packets beyond a gap. The number is that of the last repairs that it
     /// acknowledged alone.
     SelectiveRepeat(u8),
-    /// The peer drops packets beyond a gap (rdma_rxe keeps nothing).
-    GoBackN,
+    /// The peer drops packets beyond a gap (rdma_rxe keeps nothing). The number is that of the
+    /// losses since the last test, and of the repairs of the present test.
+    GoBackN(u8),
+}
+
+impl Default for Arq {
+    fn default() -> Arq {
+        Arq::Unknown(0)
+    }
+}
+
+impl Arq {
+    /// Returns whether the peer counts as one that drops packets beyond a gap.
+    pub(super) fn drops(self) -> bool {
+        matches!(self, Arq::GoBackN(_))
+    }
+
+    /// Returns whether the next repair is a test of the peer.
+    pub(super) fn is_tested(self) -> bool {
+        match self {
+            Arq::Unknown(_) => true,
+            Arq::SelectiveRepeat(_) => false,
+            Arq::GoBackN(losses) => losses >= LOSSES_BEFORE_TEST,
+        }
+    }
 }
 
 /// The peer's answer to a READ that was retransmitted from a PSN within it on.
@@ -35,16 +68,28 @@ pub(super) enum ReadRestart {
     WithFirst,
 }
 
-impl Requester {
-    /// Notes that the peer acknowledged a repair alone. Returns whether it still counts as one that
-    /// keeps out-of-order packets.
-    pub(super) fn keeps_despite_unextended_repair(&mut self) -> bool {
-        match &mut self.arq {
-            Arq::SelectiveRepeat(repairs) if *repairs < MAX_UNEXTENDED_REPAIRS => {
-                *repairs = repairs.saturating_add(1);
-                true
-            }
-            _ => false,
+impl<C: CongestionControl> Requester<C> {
+    /// Notes that the peer acknowledged a repair alone. Returns whether it may still keep
+    /// out-of-order packets.
+    pub(super) fn note_unextended_repair(&mut self) -> bool {
+        let (repairs, max) = match &mut self.arq {
+            Arq::Unknown(repairs) => (repairs, MAX_UNEXTENDED_TESTS),
+            Arq::SelectiveRepeat(repairs) => (repairs, MAX_UNEXTENDED_REPAIRS),
+            Arq::GoBackN(losses) if *losses < LOSSES_BEFORE_TEST => return false,
+            Arq::GoBackN(losses) => (losses, LOSSES_BEFORE_TEST + MAX_UNEXTENDED_TESTS),
+        };
+        let may_keep = *repairs < max;
+        *repairs = repairs.saturating_add(1);
+        may_keep
+    }
+
+    /// Notes a loss, unless a test of the peer is in progress.
+    pub(super) fn note_loss(&mut self) {
+        if self.mode == RecoveryMode::Strict || self.arq.is_tested() {
+            return;
+        }
+        if let Arq::GoBackN(losses) = &mut self.arq {
+            *losses = losses.saturating_add(1);
         }
     }
 
@@ -71,11 +116,7 @@ impl Requester {
         }
         // A peer that drops packets beyond a gap needs a smaller window, because each is sent
         // again.
-        match (self.arq == Arq::GoBackN, arq == Arq::GoBackN) {
-            (false, true) => self.window.on_peer_drops(),
-            (true, false) => self.window.size = WINDOW,
-            _ => {}
-        }
+        self.congestion.on_peer(arq.drops());
         self.arq = arq;
     }
 }

@@ -3,6 +3,7 @@
 //! Send work requests: one form from the driver's decoding of a work queue entry to the completion.
 
 use super::{Requester, MAX_MESSAGE};
+use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::wire::Operation;
 use crate::{Fault, Service, Status};
@@ -245,7 +246,7 @@ impl<P> SendSlot<P> {
     }
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Returns the work request at this counter value, if there is one.
     #[inline]
     pub(super) fn slot<'a, P>(

@@ -4,12 +4,13 @@
 //! requests (IBA 9.7.6, which calls this side the completer).
 
 use super::credits::credit_code;
-use super::loss::{Cause, Repaired};
+use super::loss::{Cause, Repaired, MAX_UNCOUNTED_RETRIES};
 use super::request::SlotState;
 use super::{
     Ctx, Requester, RequesterEnv as Env, RnrWait, SendOp, SendSlot, State, MAX_FLUSH,
     MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
 };
+use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{rnr_timer, Aeth, NakCode, Operation, Syndrome};
@@ -23,7 +24,7 @@ struct Acked {
     repaired: Option<Repaired>,
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Handles an answer. Drops any other packet.
     pub fn handle_packet<E: Env>(
         &mut self,
@@ -46,6 +47,7 @@ impl Requester {
                 return Outcome::transmit(self.can_send(cx.slots));
             }
             self.on_response_within_read(packet);
+            self.gaps.duplicate(packet.psn());
             return self.drop_packet();
         }
         use Operation as O;
@@ -71,9 +73,28 @@ impl Requester {
         if let Some(code) = credit {
             self.credits.grant(code);
         }
+        outcome.merge(self.take_refused(cx));
         outcome.merge(self.complete_failed(cx));
         outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
         outcome
+    }
+
+    /// Handles a NAK Sequence Error that arrived before the answers to earlier READs, if these have
+    /// arrived now. A peer that keeps out-of-order requests may have received the missing one
+    /// meanwhile, so its answer may be late only.
+    fn take_refused(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
+        if self.loss.refused != Some(self.una) || self.state != State::Ready {
+            return Outcome::default();
+        }
+        self.loss.refused = None;
+        if self.loss.repair.is_some() || self.send_psn == self.una {
+            return Outcome::default();
+        }
+        if self.note_nak(None) {
+            return self.retry(cx);
+        }
+        self.gaps.on_beyond(self.una, self.una, cx.now);
+        Outcome::default()
     }
 
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
@@ -106,26 +127,26 @@ impl Requester {
         psn == self.una || tail.is_none_or(|slot| !slot.op.is_read_or_atomic())
     }
 
-    /// Notes whether packets are `left` in the buffer ([`crate::Reorder`]) after the driver has
-    /// handled those that were due. If so, asks for the missing packets before them (F-12), unless
-    /// that has been done.
+    /// Notes that `beyond` packets are buffered ([`crate::Reorder`]) after the driver has handled
+    /// those that were due. If the gap before them exceeds the tolerated reordering, the requester
+    /// asks for the missing answers (F-12), unless that has been done.
     pub fn on_buffered<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
         now: u64,
-        left: bool,
+        beyond: u32,
         env: &mut E,
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
         let unanswered = |slot: &SendSlot<_>| slot.op.is_read_or_atomic() && slot.is_started();
         let unanswered = self.slot(cx.slots, self.tail).is_some_and(unanswered);
-        if !left || !unanswered || self.state != State::Ready {
+        if beyond == 0 || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
-        Outcome {
-            buffer: false,
-            ..self.implied_nak(cx)
+        if self.gaps.observe(self.una, beyond, now) {
+            return self.report_gap(cx);
         }
+        Outcome::default()
     }
 
     /// Handles expired timers. An early call is harmless.
@@ -138,20 +159,40 @@ impl Requester {
         let cx = &mut Ctx { slots, now, env };
         let mut outcome = Outcome::default();
         self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > cx.now);
-        if self.rate.wakeup.is_some_and(|at| at <= cx.now) {
-            self.rate.wakeup = None;
+        if self.congestion.wakeup().is_some_and(|at| at <= cx.now) {
+            self.congestion.stop_waiting();
         }
         if self.loss.probe_at.is_some_and(|at| at <= cx.now) {
-            self.probe(cx.now);
+            self.probe();
         }
-        if self.ack_deadline.is_some_and(|at| at <= cx.now) {
+        if self.gaps.is_due(cx.now) {
+            outcome.merge(self.report_gap(cx));
+        }
+        if self.ack_deadline.is_some_and(|at| at <= cx.now) && !self.restarts_late_timer(cx.now) {
             self.ack_deadline = None;
             self.implied_nak = false;
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
+            self.congestion.on_timeout();
             outcome.merge(self.retry(cx));
         }
         outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
         outcome
+    }
+
+    /// Restarts the acknowledge timer if this host is so late to handle its expiry that it may not
+    /// have handled the answer either. Returns whether it did.
+    fn restarts_late_timer(&mut self, now: u64) -> bool {
+        let late = |at: u64| {
+            let timeout = self.ack_timeout.unwrap_or(0);
+            now.saturating_sub(at) > timeout >> 1
+        };
+        let late = self.ack_deadline.is_some_and(late);
+        let late = late && self.uncounted_retries < MAX_UNCOUNTED_RETRIES;
+        if late {
+            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            self.arm_ack_timer(now);
+        }
+        late
     }
 
     /// Enters the Error state and forgets the packets in flight. [`Requester::poll_transmit`] then
@@ -177,7 +218,7 @@ impl Requester {
                 });
                 if let Some(read) = read {
                     let own = read.contains(psn);
-                    let mut outcome = self.implied_nak(cx);
+                    let mut outcome = self.implied_nak(cx, psn);
                     // An acknowledgement within the READ is useless once the READ is answered, so
                     // it is not buffered.
                     outcome.buffer &= !own;
@@ -203,7 +244,7 @@ impl Requester {
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
                 if self.acknowledge(cx, psn).unanswered_read {
-                    return self.implied_nak(cx);
+                    return self.implied_nak(cx, psn);
                 }
                 self.fail_tail(cx, status, aeth.syndrome)
             }
@@ -215,7 +256,7 @@ impl Requester {
         let acked = self.acknowledge(cx, psn);
         self.wait_for_ready(cx, psn, rnr_timer(timer));
         if acked.unanswered_read {
-            return self.implied_nak(cx);
+            return self.implied_nak(cx, psn);
         }
         self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
         if self.rnr_retry != RNR_RETRY_INFINITE {
@@ -239,10 +280,15 @@ impl Requester {
         }
         let acked = self.acknowledge(cx, psn);
         if acked.unanswered_read {
-            return self.implied_nak(cx);
+            // The NAK is not buffered: it has the PSN of the answer to the missing request.
+            self.loss.refused = self.buffers().then_some(psn);
+            return Outcome {
+                buffer: false,
+                ..self.implied_nak(cx, psn)
+            };
         }
         self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
-        if self.send_psn == self.una || self.goes_back(acked.repaired) {
+        if self.send_psn == self.una || self.note_nak(acked.repaired) {
             return self.retry(cx);
         }
         let len = self.next_repair_len(acked.repaired);
@@ -264,7 +310,7 @@ impl Requester {
             if self.buffers() {
                 self.note_answer(cx.slots, psn);
             }
-            let mut outcome = self.implied_nak(cx);
+            let mut outcome = self.implied_nak(cx, psn);
             outcome.transmit |= self.loss.gaps_are_due();
             return Ok(outcome);
         }
@@ -297,6 +343,11 @@ impl Requester {
             let written = cx.env.write_read_response(slot, offset);
             written.map_err(Fault::status)?;
         }
+        let starts = matches!(
+            packet.operation,
+            Operation::ReadResponseFirst | Operation::ReadResponseOnly
+        );
+        let again = starts && slot.progress.retried;
         let original = at != 0 && self.on_response_within_read(packet);
         let before = self.una;
         self.una = psn.add(packet.packets);
@@ -305,7 +356,11 @@ impl Requester {
         } else {
             self.response_psns = self.response_psns.saturating_sub(packet.packets);
         }
-        self.on_progress(before, original, cx.now);
+        self.on_progress(before, original, again, cx.now);
+        if original {
+            // Asking for it again was superfluous.
+            self.gaps.duplicate(psn);
+        }
         if last {
             self.after_read(cx.now);
         }
@@ -322,7 +377,7 @@ impl Requester {
     ) -> Result<Outcome, Status> {
         let psn = packet.psn();
         if self.acknowledge(cx, psn).unanswered_read {
-            return Ok(self.implied_nak(cx));
+            return Ok(self.implied_nak(cx, psn));
         }
         let slot = self
             .slot(cx.slots, self.tail)
@@ -333,7 +388,7 @@ impl Requester {
         let before = self.una;
         self.una = psn.next();
         self.complete_answered(cx);
-        self.on_progress(before, false, cx.now);
+        self.on_progress(before, false, false, cx.now);
         self.after_read(cx.now);
         Ok(Outcome::default())
     }
@@ -359,7 +414,7 @@ impl Requester {
         }
         let mut repaired = None;
         if self.una != before {
-            repaired = self.on_progress(before, false, cx.now);
+            repaired = self.on_progress(before, false, false, cx.now);
         }
         Acked {
             unanswered_read,
@@ -387,21 +442,29 @@ impl Requester {
         self.rnr_wait = Some(RnrWait { from, until });
     }
 
-    /// Handles a later answer while that to the oldest READ or atomic is missing: asks for the
-    /// missing one once, and has the driver buffer the later one.
-    fn implied_nak(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
+    /// Handles a later answer while that to the oldest READ or atomic is missing: has the driver
+    /// buffer the later one, or asks for the missing one once.
+    fn implied_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn) -> Outcome {
         if !self.buffers() {
             return self.ask_again(cx);
         }
-        let mut outcome = Outcome::default();
-        // A pending retransmission of everything includes this packet.
-        let known = self.loss.repair.is_some() || self.is_asked() || self.send_psn == self.una;
-        if !known {
-            self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
-            outcome = self.repair_loss(cx, Cause::Gap, 1);
+        self.gaps.on_beyond(self.una, psn, cx.now);
+        Outcome {
+            buffer: true,
+            ..Outcome::default()
         }
-        outcome.buffer = !outcome.fatal;
-        outcome
+    }
+
+    /// Asks for the missing answers before the buffered ones.
+    #[cold]
+    fn report_gap(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
+        self.gaps.report();
+        // A pending retransmission of everything includes this packet.
+        if self.loss.repair.is_some() || self.is_asked() || self.send_psn == self.una {
+            return Outcome::default();
+        }
+        self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
+        self.repair_loss(cx, Cause::Gap, 1)
     }
 
     /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
@@ -526,7 +589,7 @@ impl Requester {
         self.implied_nak = false;
         self.rnr_wait = None;
         self.rnr_since = None;
-        self.rate.wakeup = None;
+        self.congestion.stop_waiting();
     }
 }
 

@@ -3,9 +3,8 @@
 //! The transmit direction of the requester.
 
 use super::request::SlotState;
-use super::{
-    Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot, State, MAX_RESPONSES,
-};
+use super::{Ctx, Requester, RequesterEnv as Env, SendOp, SendSlot, State, GSI_QPN, MAX_RESPONSES};
+use crate::congestion::CongestionControl;
 use crate::psn::{self, Psn};
 use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
@@ -17,7 +16,7 @@ pub(super) struct Poll {
     pub(super) progress: Progress,
 }
 
-impl Requester {
+impl<C: CongestionControl> Requester<C> {
     /// Sends at most `budget` packets. A work request that needs no packet counts as one. In the
     /// states SQE and Error, flushes at most [`MAX_FLUSH`](super::MAX_FLUSH) work requests.
     pub fn poll_transmit<E: Env>(
@@ -29,7 +28,7 @@ impl Requester {
     ) -> Progress {
         let cx = &mut Ctx { slots, now, env };
         let mut progress = Progress::default();
-        self.rate.wakeup = None;
+        self.congestion.stop_waiting();
         if matches!(self.state, State::SendError | State::Error) {
             self.flush(cx);
             progress.more = self.is_flushing();
@@ -86,7 +85,7 @@ impl Requester {
             self.complete_sent(cx);
             return true;
         }
-        if !self.rate.ready(cx.now) {
+        if !self.congestion.ready(cx.now) {
             return false;
         }
         if let Some(fault) = slot.fault {
@@ -123,7 +122,7 @@ impl Requester {
             self.loss.repair = None;
             return true;
         }
-        if !self.rate.ready(cx.now) {
+        if !self.congestion.ready(cx.now) {
             // The rate limiter holds back all other packets, too.
             return true;
         }
@@ -154,7 +153,7 @@ impl Requester {
         let max = len.min(self.send_psn.since(self.una));
         while psn.since(self.una) < max
             && poll.progress.sent < poll.budget
-            && self.rate.ready(cx.now)
+            && self.congestion.ready(cx.now)
         {
             let slot = self.slot(cx.slots, number);
             let slot = slot.filter(|slot| slot.is_started() && !slot.op.is_read_or_atomic());
@@ -189,7 +188,7 @@ impl Requester {
             poll.progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
-        self.rate.sent(cx.now, packet.udp_payload_len(), 1);
+        self.congestion.on_sent(cx.now, packet.udp_payload_len(), 1);
         slot.progress.retried = true;
         poll.progress.sent = poll.progress.sent.wrapping_add(1);
         self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
@@ -216,11 +215,12 @@ impl Requester {
             SlotState::Started => true,
             SlotState::Posted => {
                 let outstanding = self.send_psn.since(self.una);
-                // READ responses fill the path, too. A single READ may exceed the window.
+                // READ responses fill the path, too. A single READ may exceed the window, and a
+                // second one keeps the path busy while the first one ends.
+                let responses_full = outstanding >= MAX_RESPONSES && self.reads > 0
+                    || outstanding >= self.flight_limit() && self.reads > 1;
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
-                    || slot.op == SendOp::Read
-                        && self.reads > 0
-                        && outstanding >= self.flight_limit().min(MAX_RESPONSES);
+                    || slot.op == SendOp::Read && responses_full;
                 let fenced = slot.fence && self.reads > 0;
                 let psns = outstanding.saturating_add(slot.progress.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
@@ -248,19 +248,18 @@ impl Requester {
     /// Returns how many packets from `send_psn` on, in the middle of a message, have the same
     /// headers and so form a burst.
     #[inline]
-    fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32) -> u32 {
-        if !slot.is_started()
-            || at == 0
-            || !slot.op.carries_data()
-            || self.rnr_wait.is_some()
-            || !self.rate.is_unlimited()
-        {
+    fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32, now: u64) -> u32 {
+        if !slot.is_started() || at == 0 || !slot.op.carries_data() || self.rnr_wait.is_some() {
             return 1;
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
         let middle = slot.progress.packets.saturating_sub(at).saturating_sub(1);
         let until_ackreq = if self.service.is_reliable() {
-            (self.window.ackreq_after().saturating_sub(self.since_ackreq)).saturating_sub(1)
+            (self
+                .congestion
+                .ackreq_after()
+                .saturating_sub(self.since_ackreq))
+            .saturating_sub(1)
         } else {
             middle
         };
@@ -270,7 +269,10 @@ impl Requester {
             0 => middle,
             again => again,
         };
-        let sendable = until_ackreq.min(room).min(max);
+        let sendable = until_ackreq
+            .min(room)
+            .min(max)
+            .min(self.congestion.burst(now));
         middle.min(alike).min(sendable).max(1)
     }
 
@@ -290,12 +292,13 @@ impl Requester {
         }
         let at = self.send_psn.since(slot.progress.first_psn);
         let last = slot.ends_at(at);
-        let burst = self.burst_length(slot, at, max);
+        let burst = self.burst_length(slot, at, max, now);
         let ackreq = burst == 1
             && self.service.is_reliable()
             && (last
-                || self.since_ackreq.wrapping_add(1) >= self.window.ackreq_after()
-                || self.rate.wants_ack(now));
+                || self.rtt.is_unknown() && self.send_psn == self.max_psn
+                || self.since_ackreq.wrapping_add(1) >= self.congestion.ackreq_after()
+                || self.congestion.take_ackreq(now));
         let packet = self.build(slot, self.send_psn, ackreq);
         let (sent, result) = if burst > 1 {
             env.transmit_burst(&packet, burst, slot)
@@ -303,7 +306,7 @@ impl Requester {
             taken(env.transmit(&packet, slot))
         };
         if sent != 0 {
-            self.rate.sent(now, packet.udp_payload_len(), sent);
+            self.congestion.on_sent(now, packet.udp_payload_len(), sent);
             self.note_sent(slot, now, sent, ackreq);
         }
         (sent, result.map(|()| last))
@@ -329,8 +332,10 @@ impl Requester {
         if sent_before {
             slot.progress.retried = true;
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
-        } else if ackreq && self.reads <= u8::from(slot.op.is_read_or_atomic()) {
-            // Not after a READ, whose time would be part of the sample.
+        } else if ackreq
+            && (self.rtt.is_unknown() || self.reads <= u8::from(slot.op.is_read_or_atomic()))
+        {
+            // After a READ, whose time is part of the sample, only to have any.
             self.rtt.timed.get_or_insert((self.send_psn, now));
         }
         let begins = self.send_psn == self.una;
@@ -341,7 +346,7 @@ impl Requester {
         if self.service.is_reliable() {
             if begins {
                 self.rtt.flight_start = now;
-                self.window.count_from(self.una, now, false);
+                self.congestion.on_flight(self.una, now);
             }
             self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
             if self.ack_deadline.is_none() {
@@ -374,8 +379,9 @@ impl Requester {
         let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu), last);
         match self.service {
             Service::Ud => {
-                // With the top bit set, it stands for the queue pair's own Q_Key.
-                let own = slot.rkey_or_qkey & 0x8000_0000 != 0;
+                // With the top bit set, it stands for the queue pair's own Q_Key, which the
+                // general services queue pair always sends (IBA 10.2.5).
+                let own = slot.rkey_or_qkey & 0x8000_0000 != 0 || self.src_qpn == GSI_QPN;
                 let qkey = if own { self.qkey } else { slot.rkey_or_qkey };
                 let src_qpn = self.src_qpn;
                 packet.push(Deth { qkey, src_qpn }.to_bytes());
@@ -455,20 +461,12 @@ impl Requester {
 
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
     ///
-    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, to find
-    /// a lost tail early. After retries without progress it takes two and then four, so that the
-    /// requester does not give up on a path that stalls for a while. In strict mode it takes three:
-    /// the fourth is a margin, because an expired timer waits for a CPU.
+    /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, as
+    /// hardware does: programs choose the timeout and the number of retries so that they learn of a
+    /// dead peer in time.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
-        let used = self.retry_count.saturating_sub(self.retries_left);
-        let factor = match used {
-            0 => 1,
-            1 => 2,
-            _ if self.mode == RecoveryMode::Strict => 3,
-            _ => 4,
-        };
         let timeout = self.ack_timeout.filter(|_| self.una != self.max_psn);
-        self.ack_deadline = timeout.map(|time| now.saturating_add(time.saturating_mul(factor)));
+        self.ack_deadline = timeout.map(|time| now.saturating_add(time));
     }
 
     /// Returns whether this PSN was sent and is not acknowledged.

@@ -12,6 +12,7 @@ mod resources;
 mod transmit;
 
 use crate::congestion::{self, RateLimiter};
+use crate::gap::GapDetector;
 use crate::psn::Psn;
 use crate::reorder;
 use crate::wire::{Reth, Syndrome};
@@ -286,8 +287,8 @@ pub struct Responder<R> {
     nak_outstanding: bool,
     /// That NAK was an RNR NAK: the peer will retransmit everything from there on.
     not_ready: bool,
-    /// The driver buffers packets beyond a gap at `epsn`, according to [`Responder::on_buffered`].
-    buffering: bool,
+    /// The gap at `epsn`, as far as the driver buffers packets.
+    gaps: GapDetector,
     resources: Resources<R>,
     /// Rate limit of READ responses, set by congestion notifications.
     pub rate: RateLimiter,
@@ -297,6 +298,10 @@ pub struct Responder<R> {
     pub mtu: Mtu,
     /// The peer's queue pair number (RC, UC).
     pub dest_qpn: u32,
+    /// The driver buffers packets on request ([`crate::Outcome::buffer`]), so a gap is reported
+    /// only if it does not close soon. By default the driver does not, and the first packet beyond
+    /// a gap reports it.
+    pub buffering: bool,
     /// The Q_Key that datagrams must carry.
     pub qkey: u32,
     /// The RNR NAK timer code to send: 0 to 31 (E-03).
@@ -373,7 +378,7 @@ impl<R: ResourceRing> Responder<R> {
         self.message = Message::None;
         self.ack_due = false;
         self.nak_due = None;
-        self.buffering = false;
+        self.gaps.forget();
         self.resources.clear();
         self.rate.wakeup = None;
         self.ack_policy = AckPolicy::default();
@@ -384,7 +389,7 @@ impl<R: ResourceRing> Responder<R> {
     /// driver asks again after every poll.
     #[inline]
     pub fn next_timeout(&self) -> Option<u64> {
-        crate::earliest([self.rate.wakeup, self.ack_policy.until])
+        crate::earliest([self.rate.wakeup, self.ack_policy.until, self.gaps.due_at()])
     }
 
     /// Returns whether the responder handles packets of this kind in its current state.

@@ -35,19 +35,28 @@ impl<R: ResourceRing> Responder<R> {
                 self.nak_due = None;
                 self.nak_outstanding = false;
                 self.not_ready = false;
+                self.gaps.close(packet.bth.ackreq, now);
                 self.established(env);
                 let result = self.execute(packet, env);
                 self.answer(now, packet, result, env)
             }
-            Region::Future => Outcome {
-                transmit: self.nak_gap(),
+            Region::Future => {
                 // A request farther away may be stale or forged. The peer retransmits a genuine
                 // one.
-                buffer: !self.not_ready && packet.psn().since(self.epsn) < MAX_DISTANCE,
-                ..Outcome::default()
-            },
+                let buffer = !self.not_ready && packet.psn().since(self.epsn) < MAX_DISTANCE;
+                let waits = self.buffering && buffer;
+                if waits {
+                    self.gaps.on_beyond(self.epsn, packet.psn(), now);
+                }
+                Outcome {
+                    transmit: !waits && self.nak_gap(),
+                    buffer,
+                    ..Outcome::default()
+                }
+            }
             Region::Duplicate => {
                 self.counters.duplicates = self.counters.duplicates.wrapping_add(1);
+                self.gaps.duplicate(packet.psn());
                 let outcome = self.on_duplicate(packet);
                 if outcome.transmit {
                     // The peer waits for the acknowledgement.
@@ -87,20 +96,24 @@ impl<R: ResourceRing> Responder<R> {
         psn == self.epsn
     }
 
-    /// Notes whether buffered packets ([`crate::Reorder`]) were handled just now (`taken`), and
-    /// whether some are `left` beyond another gap.
-    ///
-    /// If some were handled, the responder reports the next gap at once, because no later packet
-    /// may do so. Otherwise the missing packets may still be on their way, and the responder
-    /// reports the gap with the next acknowledgement that the peer asks for.
-    pub fn on_buffered(&mut self, taken: bool, left: bool) -> Outcome {
-        self.buffering = left;
-        Outcome::transmit(taken && left && self.state == State::Ready && self.nak_gap())
+    /// Notes that `beyond` packets are buffered ([`crate::Reorder`]) after the driver has handled
+    /// those that were due. The responder reports the gap before them if it exceeds the tolerated
+    /// reordering, or if none of the packets that showed it could be buffered.
+    pub fn on_buffered(&mut self, now: u64, beyond: u32) -> Outcome {
+        if !self.buffering || self.state != State::Ready {
+            return Outcome::default();
+        }
+        let due = match beyond {
+            0 => self.gaps.is_open(),
+            _ => self.gaps.observe(self.epsn, beyond, now),
+        };
+        Outcome::transmit(due && self.nak_gap())
     }
 
     /// Schedules a NAK for the gap, unless there was one before (B-08, B-09). Returns whether a NAK
     /// must be sent.
     fn nak_gap(&mut self) -> bool {
+        self.gaps.report();
         if self.nak_outstanding {
             return false;
         }
@@ -110,9 +123,10 @@ impl<R: ResourceRing> Responder<R> {
         true
     }
 
-    /// Replaces a pending acknowledgement by a NAK if packets are buffered beyond a gap.
-    pub(super) fn nak_instead(&mut self) {
-        if self.buffering && self.nak_due.is_none() {
+    /// Reports the gap if the missing packet is too late.
+    #[inline]
+    pub(super) fn report_late_gap(&mut self, now: u64) {
+        if self.gaps.is_due(now) && self.state == State::Ready {
             self.nak_gap();
         }
     }
@@ -169,6 +183,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
                 self.nak_outstanding = true;
                 self.not_ready = true;
+                self.gaps.forget();
                 let timer = self.min_rnr_timer;
                 self.nak_due = Some((self.epsn, Syndrome::RnrNak { timer }));
                 return Outcome::transmit(true);
@@ -185,6 +200,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.fail_recv(Status::RemInvReq, env);
                 self.message = Message::None;
                 self.state = State::Failing;
+                self.gaps.forget();
                 return Outcome::transmit(true);
             }
             Refusal::Access => {
@@ -201,6 +217,7 @@ impl<R: ResourceRing> Responder<R> {
         }
         self.message = Message::None;
         self.state = State::Failing;
+        self.gaps.forget();
         self.nak_due = Some((self.epsn, Syndrome::Nak(code)));
         Outcome::transmit(true)
     }

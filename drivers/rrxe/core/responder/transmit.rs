@@ -52,6 +52,7 @@ impl<R: ResourceRing> Responder<R> {
         if !matches!(self.state, State::Ready | State::Failing) || !self.service.is_reliable() {
             return progress;
         }
+        self.report_late_gap(now);
         while !self.waits_for_reply(now) && self.has_output() {
             if progress.sent >= budget {
                 progress.more = true;
@@ -119,7 +120,6 @@ impl<R: ResourceRing> Responder<R> {
     /// Sends the pending acknowledgement or NAK.
     #[inline]
     fn send_acknowledge(&mut self, env: &mut impl Env) -> Result<(), TxError> {
-        self.nak_instead();
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
             None => self.acknowledge_all(),
@@ -209,7 +209,7 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     fn owes_acknowledgement(&self) -> bool {
         // With packets buffered beyond a gap, it would be a NAK.
-        let other = self.resources.has_pending() || self.nak_due.is_some() || self.buffering;
+        let other = self.resources.has_pending() || self.nak_due.is_some() || self.gaps.is_open();
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()
     }
 
@@ -277,6 +277,7 @@ impl<R: ResourceRing> Responder<R> {
         }
         self.resources.clear();
         self.ack_due = false;
+        self.gaps.forget();
         let psn = resource.first.add(resource.at);
         self.nak_due = Some((psn, Syndrome::Nak(NakCode::RemoteAccess)));
         self.state = State::Failing;

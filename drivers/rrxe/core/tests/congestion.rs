@@ -4,7 +4,8 @@
 //! the effect of a notification on the rate.
 
 use rrxe_core::congestion::{
-    NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, REDUCE_INTERVAL,
+    NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, RECOVERY_STEPS,
+    REDUCE_INTERVAL,
 };
 use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
@@ -309,6 +310,36 @@ fn l_07_recovery() {
     assert!(limiter.ready(u64::MAX));
 }
 
+/// L-07: notifications in a row, without a step of recovery between them, keep the rate to which
+/// the sender returns. After such a step, that rate falls, too.
+#[test]
+fn l_07_target() {
+    const FULL: u64 = 1_000_000_000;
+    // Returns the rate at the end of fast recovery.
+    let recovered = |pauses: &[u64]| {
+        let (mut limiter, mut now) = warm(FULL);
+        limiter.on_cnp(now);
+        for pause in pauses {
+            busy(&mut limiter, now, now + pause, 4096, 10 * FULL);
+            now += pause;
+            let before = limiter.limit(now);
+            limiter.on_cnp(now);
+            assert!(limiter.limit(now) < before);
+        }
+        now += RECOVERY_STEPS as u64 * RAISE_INTERVAL;
+        limiter.limit(now).unwrap()
+    };
+    let once = recovered(&[]);
+    assert!(once > FULL * 9 / 10);
+    const { assert!(REDUCE_INTERVAL < RAISE_INTERVAL) };
+    for count in 1..4 {
+        let rate = recovered(&vec![REDUCE_INTERVAL; count]);
+        assert!(rate > FULL * 9 / 10 && rate <= once, "{count}: {rate}");
+    }
+    let rate = recovered(&[RAISE_INTERVAL]);
+    assert!(rate < FULL * 8 / 10, "{rate}");
+}
+
 /// L-07: an idle or nearly idle sender has no rate to lower.
 #[test]
 fn l_07_idle() {
@@ -338,9 +369,11 @@ fn post(host: &mut Host, length: u32) {
 /// L-07, A-08: a notification changes the rate of its queue pair and nothing else.
 #[test]
 fn l_07_that_queue_pair_only() {
+    // They fit into the first window.
+    const PACKETS: u32 = 60;
     let mut hosts = [0, 1].map(|_| Host::new(Service::Rc, 0, MTU));
     for host in &mut hosts {
-        post(host, 200 * MTU);
+        post(host, PACKETS * MTU);
         let progress = host
             .requester
             .poll_transmit(&mut host.slots, 0, 32, &mut host.driver);
@@ -364,25 +397,25 @@ fn l_07_that_queue_pair_only() {
         lowered.requester.next_timeout(),
     );
     assert_eq!(before, after);
-    assert!(lowered.requester.rate.limit(0).is_some());
+    assert!(lowered.requester.congestion.rate.limit(0).is_some());
     // The responder was not sending.
     assert_eq!(lowered.responder.rate.limit(0), None);
-    assert_eq!(other.requester.rate.limit(0), None);
+    assert_eq!(other.requester.congestion.rate.limit(0), None);
 
     let rest = other.drain(0).len();
     assert_eq!(
-        rest, 200,
+        rest, PACKETS as usize,
         "the other one goes on, as one batch with the first"
     );
     // This one waits, and reports until when.
     let first = lowered.drain(0).len();
-    assert!(first < 200, "{first}");
+    assert!(first < PACKETS as usize, "{first}");
     let mut sent = first;
     let mut now = 0;
     let mut asked = false;
     // Retransmissions for lack of an answer do not count.
     let mut next = lowered.requester.next_psn();
-    while sent < 200 {
+    while sent < PACKETS as usize {
         let wake = lowered.requester.next_timeout().unwrap();
         assert!(wake > now);
         now = wake;
@@ -392,7 +425,7 @@ fn l_07_that_queue_pair_only() {
                 next = packet.psn().next().get();
                 sent += 1;
             }
-            asked |= packet.bth.ackreq && sent < 200;
+            asked |= packet.bth.ackreq && sent < PACKETS as usize;
             if packet.bth.ackreq {
                 let ack = acknowledge(packet.psn(), Syndrome::ACK_UNLIMITED);
                 let _ = lowered.take(now, &ack, &[]);
@@ -423,7 +456,7 @@ fn l_07_what_is_sent_again() {
         let mut now = 2_000_000;
         assert_eq!(host.drain(now).len(), 60);
         host.requester.on_cnp(now);
-        let rate = host.requester.rate.limit(now).unwrap();
+        let rate = host.requester.congestion.rate.limit(now).unwrap();
         let mut allowed = rate * BURST / SECOND + u64::from(MTU) + 100;
         let mut bytes = 0;
         for una in 1..40 {
@@ -453,7 +486,7 @@ fn l_07_what_is_sent_again() {
                 let _ = host.take(now, &ack, &[]);
             }
             // The rate has not been higher since the last round.
-            let Some(rate) = host.requester.rate.limit(now) else {
+            let Some(rate) = host.requester.congestion.rate.limit(now) else {
                 break;
             };
             allowed += rate * (now - before) / SECOND;

@@ -3,7 +3,7 @@
 //! The share of goodput that a queue pair keeps on a bad link: 64 KiB messages on one queue pair,
 //! 128 in flight, in simulated time. `--nocapture` prints the table.
 
-use rrxe_core::{Resource, SendOp, SendSlot, Service, Status};
+use rrxe_core::{RecoveryMode, Resource, SendOp, SendSlot, Service, Status};
 use rrxe_testkit::{Link, Pair, ReorderBuffer, BASE, LATENCY, RKEY};
 
 const MESSAGE: u32 = 65_536;
@@ -15,8 +15,28 @@ const UNDER_WAY: u32 = 128;
 /// Transmission time of a packet on a link of about 140 MB/s.
 const SERVICE: u64 = 28_000;
 
-/// Returns the time for this number of messages, in nanoseconds.
-fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 {
+/// The ends of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    /// Both buffer out-of-order packets.
+    Buffer,
+    /// The peer drops out-of-order packets, as rdma_rxe does.
+    PeerDrops,
+    /// The sender retransmits everything from a gap on, as hardware and rdma_rxe do.
+    GoesBack,
+}
+
+/// The result of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Time in nanoseconds.
+    time: u64,
+    /// Packets that the requester has sent again.
+    again: u64,
+}
+
+/// Sends this number of messages.
+fn run(op: SendOp, link: Link, ends: Ends, seed: u64, messages: u32) -> Run {
     let mut pair = Pair::new(Service::Rc, MTU, seed);
     pair.link = link;
     for host in &mut pair.hosts {
@@ -27,9 +47,10 @@ fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 
         host.budget = 64;
         host.slots = vec![SendSlot::default(); UNDER_WAY as usize];
     }
-    if !buffers {
-        // The peer drops out-of-order packets, as rdma_rxe does.
-        pair.hosts[1].reorder_buffers = [0; 2].map(ReorderBuffer::new);
+    match ends {
+        Ends::Buffer => {}
+        Ends::PeerDrops => pair.hosts[1].reorder_buffers = [0; 2].map(ReorderBuffer::new),
+        Ends::GoesBack => pair.hosts[0].requester.set_recovery(RecoveryMode::Strict),
     }
     let start = pair.now;
     let (mut posted, mut done) = (0, 0);
@@ -54,22 +75,33 @@ fn time(op: SendOp, link: Link, buffers: bool, seed: u64, messages: u32) -> u64 
         done += sent.len() as u32;
         sent.clear();
     }
-    pair.now - start
+    Run {
+        time: pair.now - start,
+        again: pair.hosts[0].requester.counters.retransmitted.into(),
+    }
 }
 
-/// Returns the goodput in percent of that of a link that only delays.
-fn share(op: SendOp, link: Link, buffers: bool) -> u64 {
+/// Returns the goodput in percent of that of a link that only delays, and the packets sent again
+/// for 100 that the messages need.
+fn share(op: SendOp, link: Link, ends: Ends) -> (u64, u64) {
     let clean = Link {
         delay: link.delay,
         service: link.service,
         ..Link::default()
     };
-    let (mut disturbed, mut undisturbed) = (0, 0);
+    let (mut disturbed, mut undisturbed) = (Run::default(), 0);
     for seed in 0..3 {
-        disturbed += time(op, link, buffers, seed, MESSAGES);
-        undisturbed += time(op, clean, buffers, seed, MESSAGES);
+        let run_of = |link| run(op, link, ends, seed, MESSAGES);
+        let one = run_of(link);
+        disturbed.time += one.time;
+        disturbed.again += one.again;
+        undisturbed += run_of(clean).time;
     }
-    undisturbed * 100 / disturbed
+    let packets = u64::from(3 * MESSAGES * (MESSAGE / MTU));
+    (
+        undisturbed * 100 / disturbed.time,
+        disturbed.again * 100 / packets,
+    )
 }
 
 /// Returns a link with this round trip.
@@ -83,103 +115,115 @@ fn link(round_trip: u64) -> Link {
 
 const RTT: u64 = 200_000;
 
-/// Loss costs little: minimum shares in percent for WRITE and READ.
-#[test]
-fn what_is_kept() {
-    let cases = [
-        (
-            "loss 0.1 %",
-            Link {
-                loss_permille: 1,
-                ..link(RTT)
-            },
-            95,
-        ),
-        (
-            "loss 1 %",
-            Link {
-                loss_permille: 10,
-                ..link(RTT)
-            },
-            75,
-        ),
-        (
-            "loss 5 %",
-            Link {
-                loss_permille: 50,
-                ..link(RTT)
-            },
-            30,
-        ),
-        (
-            "delay 1ms reorder 25 %",
-            Link {
-                early: 25,
-                ..link(2_000_000)
-            },
-            60,
-        ),
-        (
-            "corrupt 1 %",
-            Link {
-                corruption: 1,
-                ..link(RTT)
-            },
-            75,
-        ),
-        (
-            "duplicate 5 %",
-            Link {
-                duplication: 5,
-                ..link(RTT)
-            },
-            85,
-        ),
-        (
-            "10 ms, loss 0.1 %",
-            Link {
-                loss_permille: 1,
-                ..link(10_000_000)
-            },
-            85,
-        ),
-    ];
+/// Returns a link that loses this many of 1,000 packets.
+fn lossy(permille: u64) -> Link {
+    Link {
+        loss_permille: permille,
+        ..link(RTT)
+    }
+}
+
+/// Returns a link on which each packet is late by up to this time in nanoseconds.
+fn late(jitter: u64) -> Link {
+    Link {
+        jitter,
+        ..link(RTT)
+    }
+}
+
+/// A minimum share of what is not measured.
+const NONE: u64 = u64::MAX;
+
+/// A link, the minimum shares in percent for WRITE and READ, and the maximum number of packets of a
+/// WRITE that are sent again for 100.
+type Case = (&'static str, Link, [u64; 2], u64);
+
+fn check(cases: &[Case], ends: Ends) {
     let mut failed = false;
-    for (name, link, min) in cases {
-        for op in [SendOp::Write, SendOp::Read] {
-            let buffers = share(op, link, true);
-            println!("{name:24} {op:?}: {buffers} % (at least {min})");
-            failed |= buffers < min;
+    for (name, link, minimum, max_again) in cases {
+        let ops = [SendOp::Write, SendOp::Read].into_iter().zip(minimum);
+        for (op, min) in ops.filter(|(_, min)| **min != NONE) {
+            let (share, again) = share(op, *link, ends);
+            println!(
+                "{ends:?}, {name}, {op:?}: {share} % (at least {min}), {again} sent again for 100"
+            );
+            failed |= share < *min || op == SendOp::Write && again > *max_again;
         }
     }
     assert!(!failed);
+}
+
+/// Loss and reordering cost little.
+#[test]
+fn what_is_kept() {
+    let reorder = Link {
+        early: 25,
+        ..link(2_000_000)
+    };
+    let corrupt = Link {
+        corruption: 1,
+        ..link(RTT)
+    };
+    let duplicate = Link {
+        duplication: 5,
+        ..link(RTT)
+    };
+    let long = Link {
+        loss_permille: 1,
+        ..link(10_000_000)
+    };
+    check(
+        &[
+            ("loss 0.1 %", lossy(1), [95, 94], 5),
+            ("loss 1 %", lossy(10), [92, 85], 5),
+            ("loss 5 %", lossy(50), [65, 55], 10),
+            ("late by up to 30 us", late(30_000), [95, 85], 5),
+            ("late by up to 60 us", late(60_000), [95, 85], 5),
+            ("late by up to 100 us", late(100_000), [95, 85], 5),
+            ("late by up to 200 us", late(200_000), [95, 85], 5),
+            ("late by up to 1 ms", late(1_000_000), [85, 85], 5),
+            ("delay 1 ms, 25 % overtake", reorder, [85, 85], 5),
+            ("corruption 1 %", corrupt, [90, 86], 5),
+            ("duplication 5 %", duplicate, [85, 85], 5),
+            ("10 ms, loss 0.1 %", long, [85, 85], 5),
+        ],
+        Ends::Buffer,
+    );
 }
 
 /// A peer that drops out-of-order packets causes no deadlock, and gets about the goodput of
 /// go-back-N.
 #[test]
 fn a_peer_that_drops() {
-    let cases = [
-        (SendOp::Write, RTT, 1, 90),
-        (SendOp::Write, RTT, 10, 70),
-        (SendOp::Write, RTT, 50, 30),
-        (SendOp::Write, 10_000_000, 1, 54),
-        (SendOp::Read, RTT, 1, 90),
-        (SendOp::Read, RTT, 10, 80),
-        (SendOp::Read, RTT, 50, 45),
-        (SendOp::Read, 10_000_000, 1, 75),
-    ];
-    let mut failed = false;
-    for (op, round_trip, permille, min) in cases {
-        let link = Link {
-            loss_permille: permille,
-            ..link(round_trip)
-        };
-        let share = share(op, link, false);
-        println!("dropping peer, {op:?}, round trip {round_trip} ns, loss {permille} per mille: {share} % (at least {min})");
-        failed |= share < min;
-    }
-    assert!(!failed);
+    let long = Link {
+        loss_permille: 1,
+        ..link(10_000_000)
+    };
+    check(
+        &[
+            ("loss 0.1 %", lossy(1), [92, 94], 20),
+            ("loss 1 %", lossy(10), [75, 86], 60),
+            ("loss 5 %", lossy(50), [33, 50], 200),
+            ("10 ms, loss 0.1 %", long, [53, 78], 60),
+        ],
+        Ends::PeerDrops,
+    );
+}
+
+/// A responder that buffers hides reordering from a sender that goes back N, and reports a real
+/// loss soon.
+#[test]
+fn a_sender_that_goes_back() {
+    check(
+        &[
+            ("late by up to 30 us", late(30_000), [95, NONE], 5),
+            ("late by up to 60 us", late(60_000), [95, NONE], 5),
+            ("late by up to 200 us", late(200_000), [85, NONE], 10),
+            ("loss 0.1 %", lossy(1), [90, NONE], 10),
+            ("loss 1 %", lossy(10), [55, NONE], 80),
+        ],
+        Ends::GoesBack,
+    );
 }
 
 /// Unlucky sequences of losses cost little more than others. In one of these runs each probe made
@@ -193,8 +237,9 @@ fn a_peer_that_drops_and_bad_luck() {
             loss_permille: 1,
             ..clean
         };
-        let undisturbed = time(op, clean, false, seed, 2000);
-        let share = undisturbed * 100 / time(op, link, false, seed, 2000);
+        let time = |link| run(op, link, Ends::PeerDrops, seed, 2000).time;
+        let undisturbed = time(clean);
+        let share = undisturbed * 100 / time(link);
         println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {min})");
         assert!(share >= min);
     }

@@ -96,7 +96,7 @@ impl World {
         loop {
             let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
-            self.oracle.sides[qp].rate = self.cores[qp].requester.rate.limit(now);
+            self.oracle.sides[qp].rate = self.cores[qp].requester.congestion.rate.limit(now);
             let progress = self.with(qp, |core, env| {
                 core.requester
                     .poll_transmit(&mut core.slots, now, budget, env)
@@ -302,7 +302,7 @@ impl World {
             self.oracle.handling = None;
             if self.oracle.flows[truth.flow].service.is_reliable() {
                 self.executed(qp, truth.relative == executed);
-                self.check_nak(qp, &truth, executed, outcome.transmit);
+                self.check_nak(qp, &truth, executed, &outcome);
             }
             let expected = self.cores[qp].responder.expected_psn();
             (outcome, Psn::new(expected))
@@ -330,7 +330,6 @@ impl World {
     fn handle_buffered(&mut self, qp: usize, responses: bool) -> Outcome {
         let now = self.oracle.now;
         let mut outcome = Outcome::default();
-        let mut taken = false;
         let side = usize::from(responses);
         loop {
             let core = &mut self.cores[qp];
@@ -349,16 +348,16 @@ impl World {
                 packet.operation,
                 truth.relative
             );
-            taken = true;
             outcome.merge(self.handle(qp, packet, truth, &payload));
         }
-        let left = !self.cores[qp].reorder_buffers[side].is_empty();
+        let beyond = self.cores[qp].reorder_buffers[side].len();
         let reported = if responses {
             self.with(qp, |core, env| {
-                core.requester.on_buffered(&mut core.slots, now, left, env)
+                core.requester
+                    .on_buffered(&mut core.slots, now, beyond, env)
             })
         } else {
-            self.cores[qp].responder.on_buffered(taken, left)
+            self.cores[qp].responder.on_buffered(now, beyond)
         };
         if !responses && reported.transmit {
             let incoming = self.oracle.sides[qp].peer;
@@ -445,7 +444,7 @@ impl World {
         let now = self.oracle.now;
         trace!(self.oracle, "    {qp} is notified of congestion");
         let core = &mut self.cores[qp];
-        if core.requester.rate.limit(now).is_none() {
+        if core.requester.congestion.rate.limit(now).is_none() {
             self.oracle.sides[qp].paid = now;
         }
         core.requester.on_cnp(now);

@@ -8,6 +8,9 @@ use crate::flow::Trap;
 use crate::oracle::*;
 use rrxe_core::*;
 
+/// Longest time, in nanoseconds, after which a responder reports a gap.
+const MAX_GAP_DELAY: u64 = 4_000_000;
+
 impl World {
     /// Checks the invariants of a queue pair after a step.
     pub(super) fn check(&mut self, qp: usize) {
@@ -22,15 +25,10 @@ impl World {
         if side.state == State::Reset {
             return;
         }
-        // A rate limit may have delayed a retransmission that is no longer needed.
-        let limited = oracle.config.network.marks != 0;
         if let Some(at) = side.timer {
             assert!(at > oracle.now, "the timer of {qp} is to fire at once");
             assert!(at <= oracle.now + wait, "the timer of {qp} is too far away");
-            assert!(
-                outstanding > 0 || limited,
-                "the timer of {qp} waits for nothing"
-            );
+            assert!(outstanding > 0, "the timer of {qp} waits for nothing");
         }
         if !flow.service.is_reliable() {
             return;
@@ -53,8 +51,21 @@ impl World {
             "queue pair {qp} waits without a timer"
         );
         assert_eq!(u32::from(core.requester.reads), flow.reads);
-        // Other queue pairs may need the receive work request.
+        // A gap that was not reported is reported later.
         let incoming = &oracle.flows[oracle.sides[qp].peer];
+        let alive = matches!(oracle.sides[qp].state, State::Rts | State::Sqd);
+        if let Some(since) = incoming.gap.filter(|_| !incoming.nak_open && alive) {
+            let side = &oracle.sides[qp];
+            // A NAK waits for the READ responses before it, which a rate limit may delay.
+            let last = since + MAX_GAP_DELAY;
+            let limited = oracle.config.network.marks != 0;
+            let reports = side.answer_timer.is_some_and(|at| at <= last || limited);
+            assert!(
+                reports || side.answer_pending || oracle.handling.is_some(),
+                "queue pair {qp} never reports a gap"
+            );
+        }
+        // Other queue pairs may need the receive work request.
         assert!(
             oracle.sides[qp].current.is_none() || incoming.is_inside_of_send(),
             "queue pair {qp} has a receive work request, and no message for it"
@@ -138,21 +149,27 @@ impl World {
     }
 
     /// Checks that a gap is reported exactly once until the missing packet arrives (B-08 to B-10,
-    /// B-13).
-    pub(super) fn check_nak(&mut self, qp: usize, truth: &Truth, executed: u32, transmit: bool) {
+    /// B-13): at once, or later if packets beyond it may be buffered.
+    pub(super) fn check_nak(&mut self, qp: usize, truth: &Truth, executed: u32, outcome: &Outcome) {
         let side = &self.oracle.sides[qp];
         let alive = matches!(side.state, State::Rts | State::Sqd);
         // The NAK may already be pending because the batch had no room for it.
         let pending = side.answer_pending;
+        let connection = &self.oracle.config.connections[side.connection];
+        let may_wait = connection.places > 0 && !connection.strict;
+        let now = self.oracle.now;
         let flow = &mut self.oracle.flows[truth.flow];
         if truth.relative == executed {
             // Without a receive work request, the requester must send it again.
             flow.nak_open = flow.executed == executed;
             flow.naks = 0;
+            flow.gap = None;
         } else if truth.relative > executed && !flow.nak_open {
-            let told = transmit || pending || !alive;
-            assert!(told, "queue pair {qp} keeps a gap to itself");
-            flow.nak_open = true;
+            let told = outcome.transmit || pending || !alive;
+            let waits = may_wait && outcome.buffer;
+            assert!(told || waits, "queue pair {qp} keeps a gap to itself");
+            flow.nak_open = told;
+            flow.gap = flow.gap.or((!told).then_some(now));
         }
     }
 

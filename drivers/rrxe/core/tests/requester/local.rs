@@ -5,7 +5,7 @@
 use super::*;
 
 /// Lets the host's timer expire. `waiting`: packets are in a queue of the host.
-fn expire(host: &mut Host, waiting: bool) {
+fn expire_next(host: &mut Host, waiting: bool) {
     let now = host.requester.next_timeout().unwrap();
     if waiting {
         host.requester.restart_timers(now);
@@ -21,7 +21,7 @@ fn impatient_host() -> Host {
     post(&mut host, SendOp::Send, 1);
     host.drain(0);
     for _ in 0..100 {
-        expire(&mut host, true);
+        expire_next(&mut host, true);
     }
     host
 }
@@ -35,13 +35,13 @@ fn packets_that_wait_here_use_up_no_retry() {
     post(&mut host, SendOp::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0]);
     for _ in 0..10 {
-        expire(&mut host, true);
+        expire_next(&mut host, true);
     }
     assert_eq!(host.requester.counters.timeouts, 0);
     assert_eq!(host.requester.counters.retransmitted, 0);
-    expire(&mut host, false);
+    expire_next(&mut host, false);
     assert_eq!(host.requester.counters.retransmitted, 1);
-    expire(&mut host, false);
+    expire_next(&mut host, false);
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
 
@@ -50,9 +50,9 @@ fn packets_that_wait_here_use_up_no_retry() {
 fn uncounted_retries_are_bounded() {
     let mut host = impatient_host();
     assert_eq!(host.requester.counters.timeouts, 0);
-    expire(&mut host, true);
+    expire_next(&mut host, true);
     assert_eq!(host.requester.counters.timeouts, 1);
-    expire(&mut host, true);
+    expire_next(&mut host, true);
     assert_eq!(host.statuses(), [Status::RetryExc]);
 }
 
@@ -63,7 +63,7 @@ fn progress_restores_uncounted_retries() {
     ack(&mut host, 0, ACK);
     post(&mut host, SendOp::Send, 1);
     host.drain(0);
-    expire(&mut host, true);
+    expire_next(&mut host, true);
     assert_eq!(host.requester.counters.timeouts, 0);
 }
 
@@ -77,15 +77,15 @@ fn packets_dropped_here_use_up_no_retry() {
     assert_eq!(psns(&host.drain(0)), [0]);
     for _ in 0..10 {
         host.requester.dropped_locally();
-        expire(&mut host, false);
+        expire_next(&mut host, false);
     }
     assert_eq!(host.requester.counters.retransmitted, 10);
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success]);
     post(&mut host, SendOp::Send, 1);
     host.drain(0);
-    expire(&mut host, false);
-    expire(&mut host, false);
+    expire_next(&mut host, false);
+    expire_next(&mut host, false);
     assert_eq!(host.statuses(), [Status::Success, Status::RetryExc]);
 }
 
@@ -102,4 +102,50 @@ fn naks_for_packets_dropped_here_use_up_no_retry() {
         ack(&mut host, 0, SEQUENCE_ERROR);
         assert!(!host.error);
     }
+}
+
+/// A timer that this host handles more than half a timeout too late uses up no retry: the answer
+/// may have arrived meanwhile, too. The timer starts again.
+#[test]
+fn a_late_timer_uses_up_no_retry() {
+    for mut host in [host(), host().strict()] {
+        host.requester.set_retry_count(1);
+        post(&mut host, SendOp::Send, 1);
+        assert_eq!(psns(&host.drain(0)), [0]);
+        let mut now = TIMEOUT + TIMEOUT / 2 + 1;
+        for _ in 0..3 {
+            expire(&mut host, now);
+            assert_eq!(host.requester.counters.timeouts, 0);
+            assert!(host.drain(now).is_empty());
+            assert_eq!(host.requester.next_timeout(), Some(now + TIMEOUT));
+            now += 10 * TIMEOUT;
+        }
+        // The last time, just in time.
+        now -= 9 * TIMEOUT;
+        for (n, again) in [(1, &[0][..]), (2, &[])] {
+            now += TIMEOUT / 2;
+            expire(&mut host, now);
+            assert_eq!(host.requester.counters.timeouts, n);
+            assert_eq!(psns(&host.drain(now)), again);
+            now += TIMEOUT;
+        }
+        assert_eq!(host.statuses(), [Status::RetryExc]);
+    }
+}
+
+/// A host that is always late notices in the end that the peer does not answer.
+#[test]
+fn late_timers_are_bounded() {
+    let mut host = host();
+    host.requester.set_retry_count(1);
+    post(&mut host, SendOp::Send, 1);
+    host.drain(0);
+    let mut now = 0;
+    for timeouts in [vec![0; 100], vec![1, 2]].concat() {
+        now += 2 * TIMEOUT;
+        expire(&mut host, now);
+        assert_eq!(host.requester.counters.timeouts, timeouts);
+        host.drain(now);
+    }
+    assert_eq!(host.statuses(), [Status::RetryExc]);
 }

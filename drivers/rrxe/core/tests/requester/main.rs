@@ -10,8 +10,9 @@ mod retries;
 mod sending;
 mod states;
 mod strict;
+mod window;
 
-use rrxe_core::requester::{self, MAX_FLUSH};
+use rrxe_core::requester::{self, MAX_FLUSH, MIN_ACK_TIMEOUT};
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};
 use rrxe_core::{wire, Ext, Fault, Packet, Progress, Psn, SendOp, SendSlot, Service, Status};
 use rrxe_testkit::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
@@ -20,8 +21,11 @@ const MTU: u32 = 1024;
 const ACK: Syndrome = Syndrome::ACK_UNLIMITED;
 const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 
-/// The acknowledge timeout of the hosts (code 8).
-const TIMEOUT: u64 = 4_096 << 8;
+/// The acknowledge timeout of the hosts: the smallest one, because that of code 8 is shorter.
+const TIMEOUT: u64 = MIN_ACK_TIMEOUT;
+
+/// Time after which a gap in the answers is reported.
+const GAP_DELAY: u64 = 100_000;
 
 /// Returns a host whose driver drops out-of-order packets.
 fn host() -> Host {
@@ -74,7 +78,36 @@ fn atomic_ack(n: u32, original: u64) -> Packet {
 }
 
 fn ack(host: &mut Host, n: u32, syndrome: Syndrome) {
-    let _ = host.take(0, &acknowledge(psn(n), syndrome), &[]);
+    ack_at(host, 0, n, syndrome);
+}
+
+fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
+    let _ = host.take(now, &acknowledge(psn(n), syndrome), &[]);
+}
+
+/// Returns a host with `count` single-packet WRITEs in flight and a measured round trip of 100 us.
+fn in_flight(count: u32) -> Host {
+    let mut host = buffering_host();
+    post(&mut host, SendOp::Write, 1);
+    host.drain(0);
+    ack_at(&mut host, 100_000, 0, ACK);
+    for _ in 0..count {
+        post(&mut host, SendOp::Write, 1);
+    }
+    assert_eq!(host.drain(200_000).len(), count as usize);
+    host
+}
+
+fn respond_at(host: &mut Host, now: u64, operation: Operation, n: u32) {
+    let _ = host.take(now, &response(operation, n, 1024), &[n as u8; 1024]);
+}
+
+fn respond(host: &mut Host, operation: Operation, n: u32) {
+    respond_at(host, 0, operation, n);
+}
+
+fn expire(host: &mut Host, at: u64) {
+    let _ = host.timeout(at);
 }
 
 fn psns(packets: &[(Packet, Vec<u8>)]) -> Vec<u32> {

@@ -14,12 +14,18 @@ fn f_02_no_timer() {
     assert_eq!(host.requester.next_timeout(), None);
 }
 
-/// F-03, F-04: n retries (up to seven), then RETRY_EXC. The timer fires between one and four times
-/// the timeout.
+/// F-03, F-04: n retries (up to seven), each after one timeout, then RETRY_EXC, in both recovery
+/// modes.
 #[test]
 fn f_03_retries_are_counted() {
-    for retries in [0, 1, 3, 7] {
+    for (retries, strict) in [0, 1, 3, 7]
+        .into_iter()
+        .flat_map(|n| [(n, false), (n, true)])
+    {
         let mut pair = Pair::new(Service::Rc, MTU, 1);
+        if strict {
+            pair.hosts = pair.hosts.map(Host::strict);
+        }
         pair.filter = Some(Box::new(|_, _| true));
         pair.hosts[0].requester.set_retry_count(retries);
         post(&mut pair.hosts[0], SendOp::Send, 1);
@@ -28,8 +34,7 @@ fn f_03_retries_are_counted() {
         pair.run();
         let times = pair.sent_by(0).iter().filter(|p| p.psn() == psn(0)).count();
         assert_eq!(times, 1 + usize::from(retries));
-        let waited = (pair.now - start) / (u64::from(retries) + 1);
-        assert!((TIMEOUT..=4 * TIMEOUT).contains(&waited));
+        assert_eq!(pair.now - start, (u64::from(retries) + 1) * TIMEOUT);
         assert_eq!(
             pair.hosts[0].statuses(),
             [Status::RetryExc, Status::WrFlush]
@@ -69,9 +74,8 @@ fn f_07_retransmission_repeats() {
     let sent = host.drain(0);
     assert_eq!(psns(&sent), [0, 1, 2, 3, 4, 9, 10]);
     ack(&mut host, 1, ACK);
-    let deadline = host.requester.next_timeout().unwrap();
-    let _ = host.timeout(deadline);
-    let again = host.drain(deadline);
+    expire(&mut host, TIMEOUT);
+    let again = host.drain(TIMEOUT);
     assert_eq!(again, sent[2..]);
     assert_eq!(host.requester.counters.retransmitted, 5);
 }
@@ -113,7 +117,7 @@ fn f_11_implied_nak() {
     }
 }
 
-/// F-12: a gap in READ responses.
+/// F-12: a gap in READ responses, at a host that does not buffer them.
 #[test]
 fn f_12_gap_is_asked_for_at_once() {
     let mut host = host();
@@ -360,8 +364,8 @@ fn e_09_progress_reloads() {
 }
 
 /// E-05, F-11: an RNR NAK beyond an unanswered READ or atomic does not acknowledge it: the
-/// requester asks for its answer again at once. The refused request waits as long as the peer has
-/// said, from then on.
+/// requester asks for its answer again, at once unless it buffers answers. The refused request
+/// waits as long as the peer has said, from then on.
 #[test]
 fn e_05_rnr_beyond_an_unanswered_read() {
     let ops = [(SendOp::FetchAdd, 8, 1), (SendOp::Read, 3 * MTU, 3)];
@@ -374,6 +378,12 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         let nak = acknowledge(psn(packets), Syndrome::RnrNak { timer: 14 });
         let _ = host.take(0, &nak, &[]);
         assert!(host.statuses().is_empty());
+        if buffers {
+            // The answer may only be late.
+            assert!(host.drain(0).is_empty());
+            assert_eq!(host.requester.next_timeout(), Some(GAP_DELAY));
+            expire(&mut host, GAP_DELAY);
+        }
         assert_eq!(host.requester.counters.implied_naks, 1);
         assert_eq!(host.requester.counters.rnr_naks, 0);
         assert_eq!(psns(&host.drain(0)), [0], "the READ or atomic, and no more");
@@ -415,9 +425,8 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     // 655 ms.
     let nak = acknowledge(psn(1), Syndrome::RnrNak { timer: 0 });
     let _ = host.take(0, &nak, &[]);
-    assert_eq!(psns(&host.drain(0)), [0]);
     while host.requester.counters.timeouts == 0 {
-        // A probe or the acknowledge timer.
+        // The gap in the answers, a probe or the acknowledge timer.
         let expiry = host.requester.next_timeout().unwrap();
         assert!(expiry < wire::rnr_timer(0));
         let _ = host.timeout(expiry);
@@ -449,7 +458,7 @@ fn a_nak_that_the_timer_overtook_is_stale() {
     assert!(host.drain(now + 40_000).is_empty());
     assert_eq!(host.statuses(), [Status::Success]);
     // Later, the NAK is about the retransmission, and no retry is left.
-    let _ = host.take(now + 60_000, &nak, &[]);
+    let _ = host.take(now + 90_000, &nak, &[]);
     assert_eq!(host.statuses()[1], Status::RetryExc);
 }
 
@@ -497,7 +506,7 @@ fn an_ack_within_a_read() {
     assert_eq!(host.requester.counters.implied_naks, 0);
 }
 
-/// A retransmitted READ leaves the window unchanged.
+/// A retransmitted READ counts as one packet of the window, which is small after a timeout.
 #[test]
 fn window_after_a_retry() {
     let mut host = host();
@@ -506,5 +515,5 @@ fn window_after_a_retry() {
     let deadline = host.requester.next_timeout().unwrap();
     let _ = host.timeout(deadline);
     post(&mut host, SendOp::Write, 1000 * MTU);
-    assert_eq!(host.drain(deadline).len(), 256);
+    assert_eq!(host.drain(deadline).len(), 16);
 }

@@ -33,7 +33,8 @@ fn packets_of_a_message() {
     // G-05, G-20, D-19, A-30, A-41
     assert_eq!((first.bth.pad, middle.bth.pad, last.bth.pad), (0, 0, 3));
     assert!(!first.bth.solicited && !middle.bth.solicited && last.bth.solicited);
-    assert!(!first.bth.ackreq && !middle.bth.ackreq && last.bth.ackreq);
+    // The first packet measures the round trip.
+    assert!(first.bth.ackreq && !middle.bth.ackreq && last.bth.ackreq);
     assert!(sent
         .iter()
         .all(|(p, _)| p.bth.migreq && p.bth.pkey == 0xffff));
@@ -221,15 +222,17 @@ fn window() {
     let mut host = host();
     post(&mut host, SendOp::Write, 1000 * MTU);
     let sent = host.drain(0);
-    assert_eq!(sent.len(), 256);
+    assert_eq!(sent.len(), 64);
     let asking: Vec<u32> = sent
         .iter()
         .filter(|(p, _)| p.bth.ackreq)
         .map(|(p, _)| p.psn().since(psn(0)))
         .collect();
-    assert_eq!(asking, [63, 127, 191, 255]);
-    ack(&mut host, 63, ACK);
-    assert_eq!(host.drain(0).len(), 64);
+    // The first one measures the round trip, and then each quarter of the window asks.
+    assert_eq!(asking, [0, 16, 32, 48]);
+    // The window grows by the acknowledged packets.
+    ack(&mut host, 32, ACK);
+    assert_eq!(host.drain(0).len(), 2 * 33);
 }
 
 /// For other requests a READ counts as one packet of the window, whatever its length.
@@ -243,10 +246,16 @@ fn reads_do_not_fill_the_window() {
     assert_eq!(psns(&host.drain(0)), [0, 500, 501, 502]);
 }
 
-/// READ responses do not let more request packets into the window.
+/// READ responses do not let more request packets into a window that has stopped growing.
 #[test]
 fn responses_do_not_widen_the_window() {
     let mut host = host();
+    post(&mut host, SendOp::Write, 256 * MTU);
+    let before = 256;
+    while host.statuses().is_empty() {
+        let sent = psns(&host.drain(0));
+        ack(&mut host, *sent.last().unwrap(), ACK);
+    }
     post(&mut host, SendOp::Read, 500 * MTU);
     post(&mut host, SendOp::Write, 1000 * MTU);
     let sent = host.drain(0);
@@ -258,12 +267,12 @@ fn responses_do_not_widen_the_window() {
             0 => Operation::ReadResponseFirst,
             _ => Operation::ReadResponseMiddle,
         };
-        let _ = host.take(0, &response(operation, n, 1024), &[0; 1024]);
+        let _ = host.take(0, &response(operation, before + n, 1024), &[0; 1024]);
         assert!(host.drain(0).is_empty());
     }
     let _ = host.take(
         0,
-        &response(Operation::ReadResponseLast, 499, 1024),
+        &response(Operation::ReadResponseLast, before + 499, 1024),
         &[0; 1024],
     );
     assert_eq!(host.drain(0).len(), 1);
@@ -423,4 +432,26 @@ fn a_34_datagrams() {
         assert_eq!(payload.len(), 5);
     }
     assert_eq!(host.statuses(), [Status::Success; 2]);
+}
+
+/// the general services queue pair sends its own Q_Key, whatever the work request says.
+#[test]
+fn a_34_general_services() {
+    let mut host = Host::new(Service::Ud, 0, MTU);
+    host.requester.src_qpn = 1;
+    host.requester.qkey = 0x8001_0000;
+    post_with(
+        &mut host,
+        SendSlot {
+            op: SendOp::Send,
+            length: 5,
+            rkey_or_qkey: 0x77,
+            ..Default::default()
+        },
+    );
+    let sent = host.drain(0);
+    let Ext::Deth(deth) = sent[0].0.ext else {
+        panic!()
+    };
+    assert_eq!((deth.qkey, deth.src_qpn), (0x8001_0000, 1));
 }

@@ -60,22 +60,22 @@ fn j_13_flushed_in_parts() {
 #[test]
 fn j_05_send_queue_drained() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 300 * MTU);
+    post(&mut host, SendOp::Send, 100 * MTU);
     post(&mut host, SendOp::Send, 1);
-    assert_eq!(host.drain(0).len(), 256);
+    assert_eq!(host.drain(0).len(), 64);
     host.requester.pause();
     assert!(!host.requester.is_drained(&host.slots));
-    ack(&mut host, 255, ACK);
+    ack(&mut host, 63, ACK);
     // The message in progress continues to its end.
-    assert_eq!(host.drain(0).len(), 44);
+    assert_eq!(host.drain(0).len(), 36);
     assert!(!host.requester.is_drained(&host.slots));
-    ack(&mut host, 299, ACK);
+    ack(&mut host, 99, ACK);
     assert!(host.drain(0).is_empty());
     assert!(host.requester.is_drained(&host.slots));
     post(&mut host, SendOp::Send, 1);
     assert!(host.drain(0).is_empty());
     host.requester.start();
-    assert_eq!(psns(&host.drain(0)), [300, 301]);
+    assert_eq!(psns(&host.drain(0)), [100, 101]);
 }
 
 /// I-02: a datagram longer than a packet is not sent and completes with success, even if it was

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Congestion management (IBA A17.9).
-//!
-//! A switch with a growing queue marks packets: it sets the ECN field of their IP header to CE (RFC
-//! 3168). The receiver of a marked packet is the *notification point*. Its [`NotificationPoint`]
-//! decides when to send a congestion notification packet (CNP) to the packet's sender. The sender
-//! is the *reaction point*. Its [`RateLimiter`] lowers the rate of that queue pair, and raises it
-//! again in the absence of further notifications.
+//! The reaction point: the rate of a sender that has been notified of congestion.
 //!
 //! The algorithm is that of DCQCN (Zhu and others, "Congestion Control for Large-Scale RDMA
-//! Deployments", SIGCOMM 2015), without its byte counter. A queue pair has no limit until the first
+//! Deployments", SIGCOMM 2015), without its byte counter. There is no limit until the first
 //! notification. The limit then starts at the measured rate, because software does not know the
 //! line rate. Each query computes the rate for the given time.
-
-use crate::psn::Psn;
-use crate::wire::{Bth, Opcode};
-use crate::{packet::CNP_RESERVED, Payload, TxPacket};
+//!
+//! A [`RateLimiter`] also paces the window of a requester after a queue has overflowed.
 
 /// Minimum rate in bytes per second: 10 Mbit/s. At this rate a packet of 4096 bytes leaves every
 /// 3.3 ms, often enough for the usual timeouts of a peer (67 ms).
@@ -66,38 +58,6 @@ const ONE: u64 = 1 << 16;
 /// Log2 of the inverse weight of a new observation in the estimate: 1/256 (DCQCN's g).
 const WEIGHT_SHIFT: u32 = 8;
 
-/// Returns the congestion notification packet for a queue pair (IBA A17.9.3): BECN set, PSN 0, and
-/// MigReq 0 as hardware sends it.
-pub(crate) fn cnp(dest_qpn: u32) -> TxPacket {
-    let bth = Bth {
-        migreq: false,
-        becn: true,
-        ..Bth::new(Opcode::CNP, dest_qpn, Psn::new(0))
-    };
-    let mut packet = TxPacket::new(bth, Payload::None, true);
-    packet.push([0; CNP_RESERVED]);
-    packet
-}
-
-/// Decides which marked packets of a queue pair cause a notification.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NotificationPoint {
-    last: Option<u64>,
-}
-
-impl NotificationPoint {
-    /// Handles a marked packet that arrived at `now`. Returns whether to send a notification, at
-    /// most one per `interval` nanoseconds (L-02).
-    pub fn marked(&mut self, now: u64, interval: u64) -> bool {
-        let is_over = |last: u64| now.saturating_sub(last) >= interval;
-        let due = self.last.is_none_or(is_over);
-        if due {
-            self.last = Some(now);
-        }
-        due
-    }
-}
-
 /// The rate after a notification of congestion, until it has recovered (DCQCN).
 #[derive(Clone, Copy, Debug, Default)]
 struct Limit {
@@ -115,15 +75,14 @@ struct Limit {
     alpha_from: u64,
     /// Start of the current [`RAISE_INTERVAL`].
     raise_from: u64,
-    /// Time at which the packets handed over would have left at exactly the current rate.
-    paid_until: u64,
     /// Nanoseconds per byte, times 2^16.
     ns_per_byte: u64,
     /// Time of the last acknowledgement request.
     asked: u64,
 }
 
-/// Rate limiter of one half of a queue pair. By default there is no limit.
+/// Rate limiter of one half of a queue pair, which also paces the packets of a window. By default
+/// there is neither a limit nor pacing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateLimiter {
     window: u64,
@@ -131,6 +90,10 @@ pub struct RateLimiter {
     /// Bytes per second in earlier windows.
     measured: u64,
     limit: Option<Limit>,
+    /// Mean time between paced packets, in nanoseconds; 0 for no pacing.
+    interval: u64,
+    /// Time at which the packets handed over would have left at exactly the permitted rate.
+    paid_until: u64,
     /// When to poll again for a delayed packet; `None` if no packet is delayed.
     pub wakeup: Option<u64>,
 }
@@ -140,23 +103,39 @@ impl RateLimiter {
     #[inline]
     pub fn ready(&mut self, now: u64) -> bool {
         self.wakeup = None;
-        if self.limit.is_none() {
+        self.advance(now);
+        if self.is_unlimited() {
             return true;
         }
-        self.advance(now);
         // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
-        self.wakeup = self
-            .limit
-            .as_ref()
-            .filter(|limit| limit.paid_until >= now.saturating_add(BURST))
-            .map(|limit| limit.paid_until.saturating_sub(BURST >> 1));
-        self.wakeup.is_none()
+        let waits = self.paid_until >= now.saturating_add(BURST);
+        self.wakeup = waits.then_some(self.paid_until.saturating_sub(BURST >> 1));
+        !waits
     }
 
-    /// Returns whether there is no rate limit.
+    /// Returns whether there is neither a rate limit nor pacing.
     #[inline]
     pub fn is_unlimited(&self) -> bool {
-        self.limit.is_none()
+        self.limit.is_none() && self.interval == 0
+    }
+
+    /// Returns the number of packets that may leave at once, if one may leave.
+    #[inline]
+    pub fn burst(&self, now: u64) -> u32 {
+        match self.limit {
+            Some(_) => 1,
+            None => {
+                let credit = now.saturating_add(BURST).saturating_sub(self.paid_until);
+                let packets = credit.checked_div(self.interval);
+                packets.map_or(u32::MAX, |packets| packets.clamp(1, 1 << 16) as u32)
+            }
+        }
+    }
+
+    /// Sets the mean time between packets, in nanoseconds; 0 ends pacing.
+    #[inline]
+    pub fn pace(&mut self, interval: u64) {
+        self.interval = interval;
     }
 
     /// Accounts for `packets` packets handed over, each with a UDP payload of `len` bytes.
@@ -172,9 +151,11 @@ impl RateLimiter {
             self.window_bytes = 0;
         }
         self.window_bytes = self.window_bytes.saturating_add(bytes);
-        if let Some(limit) = &mut self.limit {
-            let ns = bytes.saturating_mul(limit.ns_per_byte) >> 16;
-            limit.paid_until = limit.paid_until.max(now).saturating_add(ns);
+        if !self.is_unlimited() {
+            let limit = self.limit.map_or(0, |limit| limit.ns_per_byte);
+            let ns = bytes.saturating_mul(limit) >> 16;
+            let ns = ns.max(self.interval.saturating_mul(packets.into()));
+            self.paid_until = self.paid_until.max(now).saturating_add(ns);
         }
     }
 
@@ -192,7 +173,6 @@ impl RateLimiter {
             None => Limit {
                 current: measured,
                 alpha: ONE,
-                paid_until: now,
                 asked: now,
                 ..Limit::default()
             },
@@ -204,7 +184,11 @@ impl RateLimiter {
             // The sender is already below the minimum rate.
             return;
         }
-        limit.target = limit.current.max(MIN_RATE);
+        // Several notifications in a row must not lower the rate to which fast recovery returns
+        // (the default of hardware, `rpg_clamp_tgt_rate` 0 and `clamp_tgt_rate_after_time_inc` 1).
+        if self.limit.is_none() || limit.steps != 0 {
+            limit.target = limit.current.max(MIN_RATE);
+        }
         let cut = limit.current.saturating_mul(limit.alpha) >> 17;
         limit.current = limit.current.saturating_sub(cut);
         limit.alpha = limit

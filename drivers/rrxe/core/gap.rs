@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Decides when the receiver of packets reports a gap: a missing packet may be lost, or only late.
+//!
+//! The receiver buffers the packets beyond a gap ([`crate::Reorder`]) and reports it after a number
+//! of them, or after some time, whichever comes first: the *tolerance*. As in TCP (RFC 5681, 3.2),
+//! it starts at three packets. A gap that closes without a report shows that packets overtake each
+//! other, and raises the tolerance to twice its size. A retransmission of a packet that had
+//! arrived anyway shows that a report was superfluous (as a DSACK does in RFC 8985, 6.2), and
+//! raises it likewise. Each reported gap that closes lowers it by a quarter.
+//!
+//! A requester receives READ responses, a responder requests; both use this. Times are in
+//! nanoseconds.
+
+use crate::psn::Psn;
+use crate::reorder::MAX_DISTANCE;
+
+/// Smallest number of packets beyond a gap that report it.
+pub const MIN_PACKETS: u32 = 3;
+
+/// Largest number of packets beyond a gap that report it: half of those that can be buffered.
+const MAX_PACKETS: u32 = MAX_DISTANCE / 2;
+
+/// Shortest time after which a gap is reported. It delays only the report of a gap near the end of
+/// a stream.
+pub const MIN_DELAY: u64 = 100_000;
+
+/// Longest time after which a gap is reported.
+const MAX_DELAY: u64 = 4_000_000;
+
+/// Longest time from a gap to a superfluous retransmission that it causes: a long round trip.
+const MAX_DUPLICATE_AGE: u64 = 50_000_000;
+
+/// Maximum number of closed gaps that are remembered.
+const MAX_CLOSED: usize = 8;
+
+/// A gap in front of buffered packets, or one that was.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// The missing packet.
+    psn: Psn,
+    /// Time at which it became the expected one.
+    since: u64,
+    /// Largest number of packets buffered beyond it.
+    beyond: u32,
+    reported: bool,
+}
+
+/// The gap before the expected packet, and how much reordering is tolerated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GapDetector {
+    gap: Option<Gap>,
+    /// The farthest packet that has arrived beyond a gap.
+    farthest: Psn,
+    /// The peer may send packets up to this one again, because a gap was reported.
+    again_until: Option<Psn>,
+    /// Reported gaps that have closed, with the time that this took.
+    closed: [Option<(Gap, u64)>; MAX_CLOSED],
+    /// Packets beyond a gap that report it.
+    packets: u32,
+    /// Time after which a gap is reported.
+    delay: u64,
+    /// The last gap has closed without a report, or its report was superfluous.
+    late: bool,
+}
+
+impl Default for GapDetector {
+    fn default() -> GapDetector {
+        GapDetector {
+            gap: None,
+            farthest: Psn::default(),
+            again_until: None,
+            closed: [None; MAX_CLOSED],
+            packets: MIN_PACKETS,
+            delay: MIN_DELAY,
+            late: false,
+        }
+    }
+}
+
+impl GapDetector {
+    /// Notes that the packet `arrived` has arrived, but `expected` has not.
+    pub(crate) fn on_beyond(&mut self, expected: Psn, arrived: Psn, now: u64) {
+        self.open(expected, now);
+        if !self.farthest.is_after(expected) || arrived.is_after(self.farthest) {
+            self.farthest = arrived;
+        }
+    }
+
+    /// Notes that the packet `expected` is missing. Returns the gap.
+    fn open(&mut self, expected: Psn, now: u64) -> &mut Gap {
+        let known = self.gap.filter(|gap| gap.psn == expected);
+        self.gap.insert(known.unwrap_or(Gap {
+            psn: expected,
+            since: now,
+            beyond: 0,
+            reported: false,
+        }))
+    }
+
+    /// Notes that the packet `expected` is missing, and that `beyond` packets are buffered beyond
+    /// it. Returns whether to report the gap, which [`GapDetector::report`] then notes.
+    pub(crate) fn observe(&mut self, expected: Psn, beyond: u32, now: u64) -> bool {
+        let gap = self.open(expected, now);
+        gap.beyond = gap.beyond.max(beyond);
+        let gap = *gap;
+        let exceeds = gap.beyond >= self.packets;
+        !gap.reported && exceeds || self.is_due(now)
+    }
+
+    /// Returns whether there is a gap, reported or not.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.gap.is_some()
+    }
+
+    /// Returns whether the missing packet has been late for so long that the gap must be reported.
+    #[inline]
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.due_at().is_some_and(|at| at <= now)
+    }
+
+    /// Returns when to report the gap unless the missing packet arrives; `None` if there is no gap,
+    /// or if it was reported.
+    #[inline]
+    pub(crate) fn due_at(&self) -> Option<u64> {
+        let gap = self.gap.filter(|gap| !gap.reported)?;
+        Some(gap.since.saturating_add(self.delay))
+    }
+
+    /// Notes that the gap is reported.
+    pub(crate) fn report(&mut self) {
+        if let Some(gap) = &mut self.gap {
+            gap.reported = true;
+            self.comes_again(self.farthest);
+        }
+    }
+
+    /// Notes that packets up to this one may come again.
+    pub(crate) fn comes_again(&mut self, until: Psn) {
+        if self.again_until.is_none_or(|other| until.is_after(other)) {
+            self.again_until = Some(until);
+        }
+    }
+
+    /// Returns whether this packet may come again, because a gap was reported.
+    fn may_come_again(&self, psn: Psn) -> bool {
+        self.again_until.is_some_and(|until| !psn.is_after(until))
+    }
+
+    /// Notes that the expected packet has arrived; `again` if that may be its retransmission.
+    #[inline]
+    pub(crate) fn close(&mut self, again: bool, now: u64) {
+        if let Some(gap) = self.gap.take() {
+            self.close_gap(gap, again, now);
+        }
+    }
+
+    #[cold]
+    fn close_gap(&mut self, gap: Gap, again: bool, now: u64) {
+        let time = now.saturating_sub(gap.since);
+        if !gap.reported {
+            // A retransmission shows nothing.
+            if !self.may_come_again(gap.psn) {
+                self.again_until = None;
+                self.late = true;
+                self.raise(gap.beyond, time);
+            }
+            return;
+        }
+        self.late = false;
+        // The first ones of many reported gaps are remembered until their retransmissions must have
+        // come.
+        let is_over = |(other, _): (Gap, u64)| now.saturating_sub(other.since) > MAX_DUPLICATE_AGE;
+        let mut closed = self.closed.iter_mut();
+        if let Some(entry) = closed.find(|entry| !again && entry.is_none_or(is_over)) {
+            *entry = Some((gap, time));
+        }
+        // Losses have replaced reordering.
+        self.packets = lowered(self.packets.into(), MIN_PACKETS.into()) as u32;
+        self.delay = lowered(self.delay, MIN_DELAY);
+    }
+
+    /// Notes that a packet arrived which had arrived before.
+    #[inline]
+    pub(crate) fn duplicate(&mut self, psn: Psn) {
+        let mut closed = self.closed.iter_mut();
+        let superfluous = closed.find_map(|entry| entry.take_if(|(gap, _)| gap.psn == psn));
+        if let Some((gap, time)) = superfluous {
+            self.raise(gap.beyond, time);
+            self.late = true;
+        }
+    }
+
+    /// Forgets the gap, because the peer will send everything again, or nothing more.
+    pub(crate) fn forget(&mut self) {
+        self.gap = None;
+    }
+
+    /// Returns whether packets have arrived late lately, instead of getting lost.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// Raises the tolerance to twice a gap that has closed by itself.
+    fn raise(&mut self, beyond: u32, time: u64) {
+        self.packets = beyond.saturating_mul(2).clamp(self.packets, MAX_PACKETS);
+        self.delay = time.saturating_mul(2).clamp(self.delay, MAX_DELAY);
+    }
+}
+
+/// Returns a value lowered by a quarter, and at least by one, but not below `min`.
+fn lowered(value: u64, min: u64) -> u64 {
+    let step = (value >> 2).max(1);
+    value.saturating_sub(step).max(min)
+}
