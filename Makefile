@@ -68,8 +68,8 @@ bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, onc
 bench-core: ## instructions and time of the core per packet, on the host [ARGS="requester SEND"] [COMPARE=old.json]
 	@selftests/run bench-core $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
-profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4" [GROUP=connections]
-	@selftests/run profile $(if $(GROUP),--group '$(GROUP)') $(ARGS)
+profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4" [GROUP=connections] [LANE=wire]
+	@selftests/run profile $(if $(LANE),--lane '$(LANE)') $(if $(GROUP),--group '$(GROUP)') $(ARGS)
 
 ##@ Virtual machines
 

@@ -20,6 +20,7 @@ mod route;
 mod rx;
 mod skb;
 mod tx;
+mod tx_chain;
 mod tx_queue;
 mod udp_tunnel;
 
@@ -39,6 +40,7 @@ pub use queue_limit::QueueLimit;
 pub use route::{Flow, Route};
 pub use rx::{RxSkb, UdpPacket};
 pub use tx::TxSkb;
+pub use tx_chain::{TxChain, TxDatagram};
 pub use tx_queue::{TxQueue, XmitStats};
 pub use udp_tunnel::{open_udp_tunnel, UdpReceive};
 

@@ -757,6 +757,11 @@ SHIM void shim_skb_gro_set_last(struct sk_buff *skb, struct sk_buff *last)
 	NAPI_GRO_CB(skb)->last = last;
 }
 
+SHIM void shim_skb_set_checksum_unnecessary(struct sk_buff *skb)
+{
+	skb->ip_summed = CHECKSUM_UNNECESSARY;
+}
+
 SHIM u8 shim_skb_ip_summed(const struct sk_buff *skb)
 {
 	return skb->ip_summed;

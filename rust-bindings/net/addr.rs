@@ -23,6 +23,15 @@ impl IpVersion {
             Self::V6 => IPV6_HEADER,
         }
     }
+
+    /// Returns the number of the protocol in link-layer headers (`ETH_P_*`).
+    #[inline]
+    pub(super) const fn ethertype(self) -> u16 {
+        match self {
+            Self::V4 => raw::ETH_P_IP as u16,
+            Self::V6 => raw::ETH_P_IPV6 as u16,
+        }
+    }
 }
 
 /// An IP address, as bytes in network order.

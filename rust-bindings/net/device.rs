@@ -243,13 +243,17 @@ impl NetDevice {
     }
 
     /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
-    /// The socket may be bound to the device, to all devices of its namespace, or to the other end
-    /// of a veth pair.
+    /// The socket may be bound to the device or one below it, to all devices of its namespace, or to
+    /// the other end of a veth pair.
     pub fn is_captured(&self, rcu: &rcu::Guard) -> bool {
         // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
         // `dev_nit_active_rcu` (net/core/dev.c) requires.
         let is_seen_at = |dev: &NetDevice| unsafe { raw::dev_nit_active_rcu(dev.as_raw()) };
-        is_seen_at(self) || self.peer(rcu).is_some_and(is_seen_at)
+        is_seen_at(self)
+            || self.peer(rcu).is_some_and(is_seen_at)
+            || self
+                .find_lower(rcu, |lower| is_seen_at(lower).then_some(()))
+                .is_some()
     }
 
     /// Returns whether all packets that the stack sends through the device reach its driver: no

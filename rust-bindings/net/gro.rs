@@ -23,11 +23,11 @@ use core::{ffi::c_int, mem::offset_of, ptr, slice};
 use kernel::sync::rcu;
 
 /// Maximum number of packets in a chain.
-const MAX_PACKETS: u16 = 64;
+pub(super) const MAX_PACKETS: u16 = 64;
 
 /// Maximum length of the IP packet that a chain makes, in bytes. It leaves space for headers below
 /// 64 KiB, the maximum that the length fields hold.
-const MAX_LEN: u32 = 65_000;
+pub(super) const MAX_LEN: u32 = 65_000;
 
 /// Bytes of a datagram that tell to which chain it belongs.
 pub const KEY: usize = 12;
@@ -196,10 +196,6 @@ impl GroPacket {
         let payload = other.payload_offset() as u32;
         let udp = UDP_HEADER as c_int;
         let ip = version.header_len() as c_int;
-        let ethertype = match version {
-            IpVersion::V4 => raw::ETH_P_IP,
-            IpVersion::V6 => raw::ETH_P_IPV6,
-        };
         // SAFETY: The packets are valid, and only this CPU accesses them (type invariant). The
         // chain takes over the packet, as GRO leaves it to the callee that sets `same_flow`. Both
         // lose their sockets, which have been charged for the size of the single packets.
@@ -210,7 +206,7 @@ impl GroPacket {
             raw::shim___skb_pull(skb, payload);
             raw::shim_skb_set_transport_header(skb, udp.wrapping_neg());
             raw::shim_skb_set_network_header(skb, udp.wrapping_add(ip).wrapping_neg());
-            raw::shim_skb_set_protocol(skb, (ethertype as u16).to_be());
+            raw::shim_skb_set_protocol(skb, version.ethertype().to_be());
             raw::shim_skb_orphan(first);
             raw::shim_skb_orphan(skb);
             *link(skb) = ptr::null_mut();

@@ -291,10 +291,6 @@ impl TxSkb {
         if ip.len() != version.header_len() || headroom < ip.len().wrapping_add(UDP_HEADER) {
             return Err(EINVAL);
         }
-        let protocol = match version {
-            IpVersion::V4 => raw::ETH_P_IP as u16,
-            IpVersion::V6 => raw::ETH_P_IPV6 as u16,
-        };
         let skb = self.as_raw();
         // SAFETY: `self` owns the packet, which has headroom for both headers (checked above), and
         // all of that is written. The packet gets its own reference to the route.
@@ -305,7 +301,7 @@ impl TxSkb {
             let start = raw::shim___skb_push(skb, ip.len() as u32).cast::<u8>();
             start.copy_from_nonoverlapping(ip.as_ptr(), ip.len());
             raw::shim_skb_reset_network_header(skb);
-            raw::shim_skb_set_protocol(skb, protocol.to_be());
+            raw::shim_skb_set_protocol(skb, version.ethertype().to_be());
             raw::shim_skb_dst_drop(skb);
             raw::shim_skb_dst_set(skb, route.as_raw());
         }

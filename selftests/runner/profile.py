@@ -25,7 +25,7 @@ def build():
     return os.path.join(TARGET, "release")
 
 
-def run(programs, group, words, times):
+def run(programs, lane, group, words, times):
     """Runs `times` times the usual number of messages. Returns the folder and the result."""
     folder = os.path.join(OUT, str(times))
     shutil.rmtree(folder, ignore_errors=True)
@@ -34,6 +34,8 @@ def run(programs, group, words, times):
     command = [os.path.join(TOP, "qemu/vm.py"), "--icount", "--driver", "rrxe", "--timeout", "3600", "--out", folder]
     command += ["--emulator", f"-plugin file={plugin},out={folder}/counts.txt", "--env", f"TIMES={times}", "--env", "RUNS=1"]
     command += ["--env", f"DRIVERS={words[0]}", "--env", f"CASE_GROUPS={group}", "--append", COMMAND_LINE]
+    if lane == "wire":
+        command += ["--env", "WIRE=1"]
     subprocess.run([*command, os.path.join(TOP, "selftests/guest/bench"), *words], check=True)
     with open(os.path.join(folder, "measured.json"), encoding="utf-8") as file:
         rows = [row for row in json.load(file) if row["runs"]]
@@ -47,6 +49,7 @@ def main(arguments):
     """Returns the status of the first failure, or 0."""
     parser = argparse.ArgumentParser(prog="selftests/run profile", description=__doc__)
     parser.add_argument("words", nargs="+", help="a driver and words of a case")
+    parser.add_argument("--lane", choices=("deterministic", "wire"), default="deterministic", help="the lane (deterministic)")
     parser.add_argument("--group", default="table", help="the group of the case (table)")
     parser.add_argument("--times", type=int, default=5, help="factor for the number of messages in the second run (5)")
     args = parser.parse_args(arguments)
@@ -54,11 +57,11 @@ def main(arguments):
         parser.error("the second run must have more messages")
     try:
         programs = build()
-        short, row = run(programs, args.group, args.words, 1)
-        long, _ = run(programs, args.group, args.words, args.times)
+        short, row = run(programs, args.lane, args.group, args.words, 1)
+        long, _ = run(programs, args.lane, args.group, args.words, args.times)
         command = [os.path.join(programs, "profile"), short, long, str(row["messages"] * (args.times - 1))]
         table = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        head = f"{row['driver']}, {row['case']}: {row['runs'][0]} {row['unit']}; instructions for a message"
+        head = f"{row['driver']}, {row['case']}, {args.lane} lane: {row['runs'][0]} {row['unit']}; instructions for a message"
         print(f"{head}\n{table}", end="")
         # `make bench` plots this file.
         with open(os.path.join(OUT, "table.txt"), "w", encoding="utf-8") as file:

@@ -6,7 +6,7 @@ use super::path::Path;
 use crate::{limits, qp::EventCtx};
 use kernel::sync::rcu;
 use linux_rdma::{
-    net::{IpAddr, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
+    net::{IpAddr, IpVersion, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
     vector::Vector,
 };
 use rrxe_core::{
@@ -14,7 +14,7 @@ use rrxe_core::{
     TxPacket,
 };
 
-/// Maximum number of datagrams in a GSO packet.
+/// Maximum number of datagrams in a GSO packet that a device passes on whole.
 pub(super) const MAX_SEGMENTS: u32 = 16;
 
 /// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
@@ -32,9 +32,11 @@ pub(crate) struct FlowTemplate<'a> {
     pub(super) route: Route,
     source_port: u16,
     tos: u8,
-    /// Largest UDP payload, in bytes, of a GSO packet, which the stack segments; 0 if each packet
-    /// leaves alone.
+    /// Largest UDP payload, in bytes, of a GSO packet that the device passes on whole; 0 if it
+    /// passes on single packets only.
     pub(super) max_gso_payload: usize,
+    /// Several packets may cross the stack as a chain.
+    pub(super) may_chain: bool,
     /// Payload in page fragments needs no ICRC.
     pub(super) omit_icrc: bool,
     /// Packets may be queued on this host.
@@ -48,6 +50,45 @@ enum IpHeader {
     V4([u8; IPV4_HEADER]),
     V6([u8; IPV6_HEADER]),
 }
+
+/// The IP and UDP headers of a packet.
+struct Headers {
+    bytes: [u8; IPV6_HEADER + UDP_HEADER],
+    version: IpVersion,
+}
+
+impl Headers {
+    #[inline]
+    fn new(ip: &IpHeader, udp: &[u8; UDP_HEADER]) -> Self {
+        let mut bytes = [0; IPV6_HEADER + UDP_HEADER];
+        let (version, ip): (_, &[u8]) = match ip {
+            IpHeader::V4(ip) => (IpVersion::V4, ip),
+            IpHeader::V6(ip) => (IpVersion::V6, ip),
+        };
+        for (to, from) in bytes.iter_mut().zip(Iterator::chain(ip.iter(), udp)) {
+            *to = *from;
+        }
+        Self { bytes, version }
+    }
+
+    /// Sets the IPv4 Identification. Does nothing for IPv6.
+    #[inline]
+    fn set_ident(&mut self, ident: u16) {
+        if let (IpVersion::V4, [_, _, _, _, i0, i1, ..]) = (self.version, &mut self.bytes) {
+            [*i0, *i1] = ident.to_be_bytes();
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        let len = self.version.header_len().wrapping_add(UDP_HEADER);
+        self.bytes.get(..len).unwrap_or_default()
+    }
+}
+
+/// Cache of the last packet's headers, for packets of the same length on the same path.
+#[derive(Default)]
+pub(super) struct LastHeaders(Option<(usize, Headers)>);
 
 /// Returns whether a device is one end of a veth pair. Without a queueing discipline, it passes
 /// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware
@@ -66,8 +107,8 @@ pub(super) fn may_queue(dev: &NetDevice, is_veth: bool, rcu: &rcu::Guard) -> boo
 
 impl<'a> FlowTemplate<'a> {
     /// Returns the template for packets of a type of service or traffic class. Returns `None` if
-    /// there is no route: the packets are lost. Packets may form GSO packets if the device supports
-    /// them, and if no capture must see packets as they are on a wire.
+    /// there is no route: the packets are lost. Packets cross the stack together, unless a capture
+    /// must see them as they are on a wire.
     #[inline(always)]
     pub(crate) fn new(
         path: &'a Path,
@@ -91,6 +132,7 @@ impl<'a> FlowTemplate<'a> {
             source_port,
             tos,
             max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
+            may_chain: limit == 0 && !is_captured,
             omit_icrc: false,
             may_queue,
             is_captured,
@@ -124,6 +166,7 @@ impl<'a> FlowTemplate<'a> {
         let mut template = Self::new(path, source_port, path.info.traffic_class, ctx)?;
         if path.destination.is_multicast() {
             template.max_gso_payload = 0;
+            template.may_chain = false;
         }
         Some(template)
     }
@@ -204,6 +247,25 @@ impl<'a> FlowTemplate<'a> {
         prefix.map_or(0, |prefix| {
             prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), packet.header())
         })
+    }
+
+    /// Returns the IP and UDP headers of a packet. `last` caches the headers of the previous packet.
+    #[inline]
+    pub(super) fn headers<'b>(
+        &self,
+        ident: u16,
+        udp_payload_len: usize,
+        last: &'b mut LastHeaders,
+    ) -> &'b [u8] {
+        match &mut last.0 {
+            Some((len, headers)) if *len == udp_payload_len => headers.set_ident(ident),
+            other => {
+                let ip = self.ip_header(ident, udp_payload_len);
+                let headers = Headers::new(&ip, &self.udp_header(udp_payload_len));
+                *other = Some((udp_payload_len, headers));
+            }
+        }
+        last.0.as_ref().map_or(&[], |(_, headers)| headers.bytes())
     }
 
     /// Writes the headers in front of the UDP payload. Returns `None` on failure: the packet is

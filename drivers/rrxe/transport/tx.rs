@@ -4,7 +4,7 @@
 //! stack, or of a [`LoopbackBatch`].
 
 use super::{
-    flow::{is_veth, may_queue, FlowTemplate, MAX_SEGMENTS},
+    flow::{is_veth, may_queue, FlowTemplate, LastHeaders, MAX_SEGMENTS},
     loopback::{LoopbackBatch, PayloadSource, MIN_ZERO_COPY},
     path::Path,
 };
@@ -16,7 +16,7 @@ use crate::{
 use core::cell::Cell;
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
-    net::{PacketWriter, TxQueue, TxSkb},
+    net::{PacketWriter, TxChain, TxDatagram, TxQueue, TxSkb},
     sync::lock_bh,
     vector::Vector,
 };
@@ -30,12 +30,13 @@ use rrxe_core::{
 const SMALL: usize = 256;
 const SMALL_GSO_PACKETS: usize = 8;
 
-/// Scratch state for the ICRCs and copies of a batch.
+/// Scratch state for the headers, ICRCs and copies of a batch.
 #[derive(Default)]
-struct IcrcScratch {
+struct Scratch {
     /// SIMD context; held from the first packet on.
     vector: Vector,
     prefix: LastPrefix,
+    headers: LastHeaders,
 }
 
 /// How packets get to the peer of a connected queue pair.
@@ -117,8 +118,9 @@ impl TxBatch {
 
 /// Transmits the packets of a queue pair, for the duration of a batch.
 ///
-/// Consecutive packets of one size, the last of which may be shorter, cross the stack as one GSO
-/// packet if the device supports that. Each of them has its own ICRC, computed for the lengths and
+/// Consecutive packets cross the stack together. If the device passes GSO packets on whole, packets
+/// of one size form one, and the last of them may be shorter. Otherwise they form a chain, which the
+/// stack takes apart above the device. Each packet has its own ICRC, computed for the lengths and
 /// the Identification that segmentation gives it.
 pub(crate) struct Transmitter<'a> {
     ctx: EventCtx<'a>,
@@ -128,7 +130,8 @@ pub(crate) struct Transmitter<'a> {
     /// `None` if nothing may be sent.
     batch: Option<&'a mut TxBatch>,
     gso: Option<GsoPacket>,
-    scratch: IcrcScratch,
+    chain: Option<Chain>,
+    scratch: Scratch,
     /// Number of packets for which this host has room.
     pub(crate) room: u32,
 }
@@ -155,7 +158,7 @@ impl GsoPacket {
         let size = packet.udp_payload_len() as usize;
         // A small single packet is cheaper without page fragments.
         let without_icrc = template.omit_icrc && (size >= SMALL || long);
-        let several = size < SMALL && template.max_gso_payload != 0 && !packet.payload.is_empty();
+        let several = size < SMALL && !packet.payload.is_empty();
         let others = if several { SMALL_GSO_PACKETS } else { 1 };
         let linear = (!without_icrc).then(|| size.saturating_mul(others));
         let skb = TxSkb::new(&template.route, linear)?;
@@ -189,10 +192,10 @@ impl GsoPacket {
         template: &FlowTemplate<'_>,
         packet: &mut TxPacket,
         max: u32,
-        scratch: &mut IcrcScratch,
+        scratch: &mut Scratch,
         mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
-        let IcrcScratch { vector, prefix } = scratch;
+        let Scratch { vector, prefix, .. } = scratch;
         let size = packet.udp_payload_len() as usize;
         let count = match max {
             1 => 1,
@@ -246,14 +249,84 @@ impl GsoPacket {
     }
 }
 
+/// A chain under construction.
+struct Chain {
+    packets: TxChain,
+    /// Identification of the next packet.
+    next_ident: u16,
+    /// The chain counts against the local queue until it leaves this host.
+    counted: bool,
+}
+
+impl Chain {
+    /// Appends a packet to a chain that accepts it, or starts a chain. `gather` writes the payload.
+    /// Returns false if there is no memory.
+    #[inline(always)]
+    fn append(
+        this: &mut Option<Self>,
+        template: &FlowTemplate<'_>,
+        packet: &TxPacket,
+        scratch: &mut Scratch,
+        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+    ) -> Result<bool, TxError> {
+        let Scratch {
+            vector,
+            prefix,
+            headers,
+        } = scratch;
+        let size = packet.udp_payload_len() as usize;
+        // Any value is valid, since no router may fragment our packets (RFC 6864).
+        let ident = match this {
+            Some(chain) => chain.next_ident,
+            None => packet.psn.get() as u16,
+        };
+        let headers = template.headers(ident, size, headers);
+        let icrc = template.start_icrc(packet, ident, vector, prefix);
+        let made = TxDatagram::new(&template.route, headers, size, vector, |writer| {
+            // There is room for the packet's own length, so the pushes can't fail.
+            let _ = writer.push(packet.header());
+            writer.start_sum(icrc);
+            gather(writer)?;
+            let _ = writer.push_zeros(packet.pad.into());
+            let icrc = icrc::finish(writer.end_sum());
+            let _ = writer.push(&icrc);
+            Ok(())
+        });
+        let Ok(made) = made else {
+            return Ok(false);
+        };
+        let (made, next_ident) = (made?, ident.wrapping_add(1));
+        match this {
+            Some(chain) => {
+                chain.next_ident = next_ident;
+                Ok(chain.packets.push(made).is_ok())
+            }
+            None => {
+                *this = Some(Self {
+                    packets: TxChain::new(made),
+                    next_ident,
+                    counted: template.may_queue && !packet.is_acknowledgement(),
+                });
+                Ok(true)
+            }
+        }
+    }
+
+    /// Finishes the chain for the stack. Returns `None` on failure: all of its packets are lost.
+    #[inline]
+    fn finish(self, template: &FlowTemplate<'_>) -> Option<TxSkb> {
+        let mut skb = self.packets.finish(&template.route).ok()?;
+        template.path.elision.mark().set(&mut skb);
+        Some(skb)
+    }
+}
+
 /// Makes a packet without payload, which leaves alone. Returns `None` if there is no memory.
 pub(crate) fn single_packet(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<TxSkb> {
-    let mut gso = GsoPacket::new(template, packet, false)?;
-    let mut scratch = IcrcScratch::default();
-    match gso.append(template, &mut { *packet }, 1, &mut scratch, |_, _| Ok(())) {
-        Ok(1..) => gso.finish(template),
-        _ => None,
-    }
+    let (mut chain, mut scratch) = (None, Scratch::default());
+    // An error leaves no chain.
+    let _ = Chain::append(&mut chain, template, packet, &mut scratch, |_| Ok(()));
+    chain?.finish(template)
 }
 
 impl<'a> Transmitter<'a> {
@@ -266,7 +339,8 @@ impl<'a> Transmitter<'a> {
             template: None,
             batch: None,
             gso: None,
-            scratch: IcrcScratch::default(),
+            chain: None,
+            scratch: Scratch::default(),
             room: u32::MAX,
         }
     }
@@ -443,6 +517,9 @@ impl<'a> Transmitter<'a> {
         let Some(template) = &self.template else {
             return Ok(0);
         };
+        if template.max_gso_payload == 0 {
+            return self.append_to_chain(packet, max, gather);
+        }
         let size = packet.udp_payload_len() as usize;
         let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
         let new = !self.gso.as_ref().is_some_and(accepts);
@@ -455,7 +532,7 @@ impl<'a> Transmitter<'a> {
             return Ok(0);
         };
         // A shorter packet is the last one.
-        let last = size < gso.size || template.max_gso_payload == 0;
+        let last = size < gso.size;
         let sent = gso.append(template, packet, max, &mut self.scratch, gather);
         if sent.is_err() && new {
             self.gso = None;
@@ -465,23 +542,81 @@ impl<'a> Transmitter<'a> {
         sent
     }
 
+    /// Appends up to `max` packets to chains: see [`Self::append`].
+    #[inline(always)]
+    fn append_to_chain(
+        &mut self,
+        packet: &mut TxPacket,
+        max: u32,
+        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
+    ) -> Result<u32, TxError> {
+        let size = packet.udp_payload_len() as usize;
+        for done in 0..max {
+            let is_full = |chain: &Chain| !chain.packets.accepts(size);
+            if self.chain.as_ref().is_some_and(is_full) {
+                self.finish_chain();
+            }
+            let Some(template) = &self.template else {
+                return Ok(done);
+            };
+            let (chain, scratch) = (&mut self.chain, &mut self.scratch);
+            match Chain::append(chain, template, packet, scratch, |to| gather(done, to)) {
+                Ok(true) => packet.advance(),
+                Ok(false) => return Ok(done),
+                // The caller meets with the error again, as the first packet.
+                Err(_) if done != 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
+            if !template.may_chain {
+                self.finish_chain();
+            }
+        }
+        Ok(max)
+    }
+
     /// Sets the path of the following packets: the datagrams of a batch may have many destinations.
     pub(crate) fn set_path(&mut self, path: &'a Path, source_port: impl FnOnce() -> u16) {
         let is_for_path = |template: &FlowTemplate<'_>| core::ptr::eq(template.path, path);
         if !self.template.as_ref().is_some_and(is_for_path) {
             self.finish();
             self.scratch.prefix = LastPrefix::default();
+            self.scratch.headers = LastHeaders::default();
             self.template = FlowTemplate::datagrams(path, source_port(), self.ctx);
         }
     }
 
-    /// Ends the batch: moves an unfinished GSO packet to the queue.
+    /// Ends the batch: moves an unfinished GSO packet or chain to the queue.
     #[inline]
     pub(crate) fn finish(&mut self) {
         // Most calls handle received packets, and find none.
         if self.gso.is_some() {
             self.finish_gso();
         }
+        if self.chain.is_some() {
+            self.finish_chain();
+        }
+    }
+
+    fn finish_chain(&mut self) {
+        let (Some(chain), Some(template)) = (self.chain.take(), &self.template) else {
+            return;
+        };
+        let (count, counted) = (chain.packets.packets(), chain.counted);
+        let skb = chain.finish(template);
+        self.queue(skb, count, counted);
+    }
+
+    /// Moves a packet of the stack to the queue, or counts its packets as lost if there is none.
+    fn queue(&mut self, skb: Option<TxSkb>, packets: u16, counted: bool) {
+        let (Some(mut skb), Some(batch)) = (skb, self.batch.as_mut()) else {
+            return self.count_lost(packets);
+        };
+        if counted {
+            let is_owned = skb.set_owner(self.ctx.qp.local.clone());
+            batch.owned = batch.owned.wrapping_add(is_owned.into());
+            self.room = self.room.saturating_sub(1);
+        }
+        batch.queue.push(skb);
     }
 
     fn finish_gso(&mut self) {
@@ -495,18 +630,9 @@ impl<'a> Transmitter<'a> {
         if gso.without_icrc {
             qp.with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
         }
-        let owner = gso.counted.then_some(&qp.local);
-        match (gso.finish(template), self.batch.as_mut()) {
-            (Some(mut skb), Some(batch)) => {
-                if let Some(owner) = owner {
-                    let is_owned = skb.set_owner(owner.clone());
-                    batch.owned = batch.owned.wrapping_add(is_owned.into());
-                    self.room = self.room.saturating_sub(1);
-                }
-                batch.queue.push(skb);
-            }
-            _ => self.count_lost(count),
-        }
+        let counted = gso.counted;
+        let skb = gso.finish(template);
+        self.queue(skb, count, counted);
     }
 
     fn count_lost(&self, packets: u16) {

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Chains of packets to send.
+//!
+//! The packets of a chain cross the stack as one: it looks up a neighbour and calls netfilter once.
+//! Just above the network device, the stack takes the chain apart (`skb_segment_list()`,
+//! net/core/skbuff.c), unless the device accepts it whole.
+//!
+//! C header: `include/linux/skbuff.h`.
+
+use super::{
+    gro::{MAX_LEN, MAX_PACKETS},
+    skb::{link, shim_skb_headroom, shim_skb_shinfo, Skb},
+    IpVersion, PacketWriter, Route, TxSkb, UDP_HEADER,
+};
+use crate::{raw, vector::Vector};
+use core::{ffi::c_int, ptr};
+use kernel::prelude::*;
+
+/// A complete UDP datagram.
+///
+/// # Invariants
+///
+/// The data of `skb` is linear and starts at the UDP payload. Its headroom ends with an IP header
+/// of `version` and the UDP header, and has space in front of them for the link-layer header.
+pub struct TxDatagram {
+    skb: TxSkb,
+    version: IpVersion,
+}
+
+impl TxDatagram {
+    /// Makes a datagram from IP and UDP headers, and `len` bytes of payload that `fill` writes. The
+    /// IP header has no options or extension headers. The stack writes its length and checksum
+    /// again. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `headers` does not have the length of the headers of the route's IP version.
+    /// `ENOMEM`. The inner result is that of `fill`.
+    #[inline]
+    pub fn new<E>(
+        route: &Route,
+        headers: &[u8],
+        len: usize,
+        vector: &Vector,
+        fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
+    ) -> Result<Result<Self, E>> {
+        let version = route.version();
+        let mut skb = TxSkb::new(route, Some(len)).ok_or(ENOMEM)?;
+        if let Err(error) = skb.append(len, vector, fill)? {
+            return Ok(Err(error));
+        }
+        let headroom = shim_skb_headroom(skb.fields()) as usize;
+        if headers.len() != version.header_len().wrapping_add(UDP_HEADER)
+            || headroom < headers.len()
+        {
+            return Err(EINVAL);
+        }
+        let raw = skb.as_raw();
+        // SAFETY: `skb` owns the packet, whose headroom is at least as long as the headers (checked
+        // above). The offsets of the headers are in the headroom.
+        unsafe {
+            let start = (*raw).data.sub(headers.len());
+            start.copy_from_nonoverlapping(headers.as_ptr(), headers.len());
+            raw::shim_skb_set_transport_header(raw, (UDP_HEADER as c_int).wrapping_neg());
+            raw::shim_skb_set_network_header(raw, (headers.len() as c_int).wrapping_neg());
+            raw::shim_skb_set_protocol(raw, version.ethertype().to_be());
+        }
+        // INVARIANT: `TxSkb::new` has reserved headroom for the link layer and these headers, which
+        // were written just above. The payload was appended to the linear part, which has capacity
+        // for it.
+        Ok(Ok(Self { skb, version }))
+    }
+
+    /// Returns the length of the payload, in bytes.
+    #[inline]
+    fn payload_len(&self) -> usize {
+        self.skb.len()
+    }
+}
+
+/// A packet, or several of one flow that cross the stack together.
+///
+/// # Invariants
+///
+/// - `first` satisfies the invariants of [`TxDatagram`].
+/// - If there are others, `first` refers to them in its `frag_list`. They are linked by `next`, and
+///   `last` is the last of them. Each satisfies the invariants of [`TxDatagram`], and is no longer
+///   than the first.
+/// - `count` is the number of all packets. `others_len` and `others_truesize` are sums over the
+///   packets after the first.
+pub struct TxChain {
+    first: TxDatagram,
+    last: *mut raw::sk_buff,
+    count: u16,
+    others_len: u32,
+    others_truesize: u32,
+}
+
+// SAFETY: Packets do not belong to a thread.
+unsafe impl Send for TxChain {}
+
+impl TxChain {
+    /// Returns a chain of one packet.
+    #[inline]
+    pub fn new(first: TxDatagram) -> Self {
+        // INVARIANT: There are no other packets.
+        Self {
+            last: first.skb.as_raw(),
+            first,
+            count: 1,
+            others_len: 0,
+            others_truesize: 0,
+        }
+    }
+
+    /// Returns the number of packets.
+    #[inline]
+    pub fn packets(&self) -> u16 {
+        self.count
+    }
+
+    /// Returns whether a packet with this length of payload, in bytes, can be appended. The stack
+    /// requires that no packet is longer than the first.
+    #[inline]
+    pub fn accepts(&self, len: usize) -> bool {
+        let size = self.first.payload_len();
+        let headers = self.first.version.header_len().wrapping_add(UDP_HEADER);
+        let total = (self.others_len as usize)
+            .saturating_add(size)
+            .saturating_add(headers)
+            .saturating_add(len);
+        len != 0 && len <= size && self.count < MAX_PACKETS && total <= MAX_LEN as usize
+    }
+
+    /// Appends a packet. Its IPv4 Identification must be that of the first packet plus
+    /// [`packets`](Self::packets), because the stack gives it that one.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the packet has another IP version, or the chain does not
+    /// [accept](Self::accepts) it. The packet is dropped.
+    #[inline]
+    pub fn push(&mut self, packet: TxDatagram) -> Result {
+        if packet.version != self.first.version || !self.accepts(packet.payload_len()) {
+            return Err(EINVAL);
+        }
+        let skb = packet.skb.into_raw().as_ptr();
+        // SAFETY: The packet was just taken from a `TxSkb`. By the type invariant, the chain owns
+        // `last` and the first packet, whose shared info is valid as long as the packet.
+        unsafe {
+            *link(skb) = ptr::null_mut();
+            if self.count == 1 {
+                (*shim_skb_shinfo(self.first.skb.fields())).frag_list = skb;
+            } else {
+                *link(self.last) = skb;
+            }
+            self.others_len = self.others_len.wrapping_add((*skb).len);
+            self.others_truesize = self.others_truesize.wrapping_add((*skb).truesize);
+        }
+        // INVARIANT: The list has one more packet, which is its last, and no longer than the first.
+        // The sums are far below 2^32: `accepts` limits both.
+        self.last = skb;
+        self.count = self.count.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Turns the chain into one packet of the stack, and sets its route. Returns `EINVAL` if the
+    /// route is of another IP version.
+    #[inline]
+    pub fn finish(self, route: &Route) -> Result<TxSkb> {
+        let (version, size) = (self.first.version, self.first.payload_len());
+        if route.version() != version {
+            return Err(EINVAL);
+        }
+        let headers = version.header_len().wrapping_add(UDP_HEADER);
+        let skb = self.first.skb.into_raw();
+        let raw = skb.as_ptr();
+        // SAFETY: The packet was just taken from a `TxSkb`, and has the headers and no page
+        // fragments (type invariant). It gets its own reference to the route. The fields become
+        // those that `gro_receive_skb()` (net/core/gro.c) leaves in a chain: the lengths cover all
+        // packets, and `skb_segment_list()` undoes that. The checksum state is that of a packet
+        // whose checksum the device need not write (`skb_needs_check()`, net/core/dev.c).
+        unsafe {
+            let start = raw::shim___skb_push(raw, headers as u32).cast::<u8>();
+            if self.count > 1 {
+                (*raw).len = (*raw).len.wrapping_add(self.others_len);
+                (*raw).data_len = (*raw).data_len.wrapping_add(self.others_len);
+                (*raw).truesize = (*raw).truesize.wrapping_add(self.others_truesize);
+                let shared = shim_skb_shinfo(Skb::from_raw(raw));
+                (*shared).gso_size = size as u16;
+                (*shared).gso_segs = self.count;
+                (*shared).gso_type = (raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_FRAGLIST) as u32;
+                if route.ends_at_peer() {
+                    // An encapsulation socket receives the chain (udp_unexpected_gso() in
+                    // include/linux/udp.h).
+                    (*shared).gso_type |= raw::SKB_GSO_UDP_TUNNEL as u32;
+                }
+                raw::shim_skb_set_checksum_unnecessary(raw);
+                let udp_len = (*raw).len.wrapping_sub(version.header_len() as u32) as u16;
+                let field = start.add(version.header_len()).add(4);
+                field.cast::<[u8; 2]>().write(udp_len.to_be_bytes());
+            }
+            raw::shim_skb_dst_set(raw, route.as_raw());
+            Ok(TxSkb::from_raw(skb))
+        }
+    }
+}
