@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! CRC-32. If the kernel's library has nothing better, AVX forms of its instructions are used. They
-//! take a third fewer instructions for a checksum, and half the instructions for a copy with one.
+//! take a third fewer instructions.
 //!
 //! C header: `include/linux/crc32.h`.
 
 #[cfg(CONFIG_X86)]
 use crate::vector::CHECKSUMS;
-use crate::{raw, shared_bytes, vector::Vector};
+use crate::{raw, vector::Vector};
 
 #[cfg(CONFIG_X86)]
 mod fold;
@@ -17,32 +17,19 @@ mod fold;
 #[cfg(CONFIG_X86)]
 const MIN_VECTOR: usize = 256;
 
-/// Minimum length for which copying and checksumming in one pass is faster than in two.
-pub(crate) const MIN_SINGLE_PASS: usize = 64;
-
 /// Returns the least-significant-bit-first CRC-32 of IEEE 802.3 over memory that may change
-/// concurrently, continued from `crc`. Applies neither the initial nor the final complement. Copies
-/// the bytes to `copy`, if there is such an address; the result is then that of the copy.
+/// concurrently, continued from `crc`. Applies neither the initial nor the final complement.
 ///
 /// # Safety
 ///
-/// `data` is valid for reads of `len` bytes. `copy` is valid for writes of `len` bytes, and nothing
-/// else uses them.
+/// `data` is valid for reads of `len` bytes.
 #[inline]
 #[cfg_attr(not(CONFIG_X86), expect(unused_variables, unused_mut))]
-pub(crate) unsafe fn crc32_le(
-    vector: &Vector,
-    crc: u32,
-    copy: Option<*mut u8>,
-    data: *const u8,
-    len: usize,
-) -> u32 {
+pub(crate) unsafe fn crc32_le(vector: &Vector, crc: u32, data: *const u8, len: usize) -> u32 {
     let (mut crc, mut done) = (crc, 0);
-    // SAFETY: The caller guarantees valid memory and exclusive use of the copy. If `vector` or
-    // `own` holds the registers, the data is at least `MIN_LEN` bytes, and the CPU has AVX and
-    // PCLMULQDQ. The fold leaves less than 16 bytes. C code reads the rest of the data once, and
-    // the sum is that of the copy, so a concurrent change leads to unspecified bytes and nothing
-    // worse.
+    // SAFETY: The caller guarantees valid memory. If `vector` or `own` holds the registers, the
+    // data is at least `MIN_LEN` bytes, and the CPU has AVX and PCLMULQDQ. The fold leaves less
+    // than 16 bytes. A concurrent change leads to an unspecified sum and nothing worse.
     unsafe {
         #[cfg(CONFIG_X86)]
         {
@@ -53,24 +40,14 @@ pub(crate) unsafe fn crc32_le(
                 len >= MIN_VECTOR && own.take(CHECKSUMS)
             };
             if has_registers {
-                crc = match copy {
-                    Some(to) => fold::crc32_copy(crc, to, data, len),
-                    None => fold::crc32(crc, data, len),
-                };
+                crc = fold::crc32(crc, data, len);
                 done = len & !15;
             }
         }
-        let left = len.wrapping_sub(done);
-        let mut rest = data.add(done);
-        if let Some(to) = copy {
-            shared_bytes::copy(to.add(done), rest, left);
-            rest = to.add(done);
-        }
         // Nothing is often left, and calling a library function is not free.
-        if left == 0 {
-            crc
-        } else {
-            raw::crc32_le(crc, rest.cast(), left)
+        match len.wrapping_sub(done) {
+            0 => crc,
+            left => raw::crc32_le(crc, data.add(done).cast(), left),
         }
     }
 }
@@ -100,10 +77,9 @@ mod tests {
         Ok(())
     }
 
-    /// Tests lengths around the block sizes of every code path, with varying source and destination
-    /// alignment.
+    /// Tests lengths around the block sizes of every code path, with varying alignment.
     #[test]
-    fn copies_and_checksums_of_every_length() -> Result {
+    fn checksums_of_every_length() -> Result {
         crate::vector::prepare();
         let mut source = KVec::from_elem(0u8, 500, GFP_KERNEL)?;
         let mut seed = 0x9e37_79b9u32;
@@ -111,7 +87,6 @@ mod tests {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             *byte = seed.to_be_bytes()[0];
         }
-        let mut copy = KVec::from_elem(0u8, 500, GFP_KERNEL)?;
         // Even lengths are checked with the registers held.
         let vector = crate::vector::Vector::default();
         for len in 0usize..420 {
@@ -120,23 +95,10 @@ mod tests {
             } else {
                 vector.release();
             }
-            let (from, to) = (len % 19, len % 13);
+            let from = len % 19;
             let bytes = source.get(from..from + len).ok_or(EINVAL)?;
             let expected = by_bits(len as u32, bytes);
             assert_eq!(vector.crc32_le(len as u32, bytes), expected);
-            copy.fill(0x5a);
-            let place = copy.get_mut(to..to + len).ok_or(EINVAL)?;
-            // SAFETY: Both slices have `len` bytes and do not overlap.
-            let crc = unsafe {
-                let place = Some(place.as_mut_ptr());
-                crc32_le(&vector, len as u32, place, bytes.as_ptr(), len)
-            };
-            assert_eq!(crc, expected);
-            let (before, rest) = copy.split_at(to);
-            let (place, behind) = rest.split_at(len);
-            assert_eq!(place, bytes);
-            assert!(before.iter().all(|byte| *byte == 0x5a));
-            assert!(behind.iter().all(|byte| *byte == 0x5a));
         }
         Ok(())
     }

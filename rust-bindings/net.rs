@@ -37,7 +37,7 @@ pub use owner::TxOwner;
 pub use packet_writer::PacketWriter;
 pub use payload_arena::PayloadArena;
 pub use queue_limit::QueueLimit;
-pub use route::{Flow, Route};
+pub use route::{Flow, Headroom, Route};
 pub use rx::{RxSkb, UdpPacket};
 pub use tx::TxSkb;
 pub use tx_chain::{TxChain, TxDatagram};

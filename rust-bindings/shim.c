@@ -331,6 +331,11 @@ SHIM shim_peer_op shim_netdev_peer_op(const struct net_device *dev)
 	return dev->netdev_ops->ndo_get_peer_dev;
 }
 
+SHIM bool shim_netdev_has_lower(const struct net_device *dev)
+{
+	return !list_empty(&dev->adj_list.lower);
+}
+
 SHIM bool shim_netdev_has_rx_handler(const struct net_device *dev)
 {
 	return rcu_access_pointer(dev->rx_handler);

@@ -125,7 +125,7 @@ impl Vector {
     #[inline]
     pub fn crc32_le(&self, crc: u32, bytes: &[u8]) -> u32 {
         // SAFETY: The slice is valid for reads of its length.
-        unsafe { crate::crc32::crc32_le(self, crc, None, bytes.as_ptr(), bytes.len()) }
+        unsafe { crate::crc32::crc32_le(self, crc, bytes.as_ptr(), bytes.len()) }
     }
 }
 

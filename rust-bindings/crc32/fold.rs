@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC-32 by carry-less multiplication with the AVX forms of the instructions, optionally with a
-//! copy.
+//! CRC-32 by carry-less multiplication with the AVX forms of the instructions.
 //!
 //! Data are polynomials over GF(2), whose first bit has the highest degree. 128 bits `H * x^64 + L`
 //! can be replaced by `H * (x^(d+64) mod P) + L * (x^d mod P)`, placed `d` bits further on, without
@@ -9,10 +8,6 @@
 //! (exclusive or). Four such accumulators take 64 bytes at a time, and a round does so twice. At
 //! the end they are folded into one accumulator and that into 32 bits; the last step multiplies
 //! with the inverse of P (Barrett reduction). Less than 64 bytes use one accumulator.
-//!
-//! A copy reads each byte only once, because it may change concurrently. It moves 16 bytes at a
-//! time although the registers have 32. QEMU emulates 32-byte moves with the host's 32-byte
-//! registers, after which the multiplications take thirty times as long.
 //!
 //! Bits are reflected: the lowest bit of a byte comes first, so the lowest bit of a register has
 //! the highest degree. The product of two reflected 64-bit numbers contains an extra factor x, so
@@ -72,56 +67,55 @@ macro_rules! join {
     };
 }
 
-/// Copies the 16 bytes at `$at` and folds them into accumulator `$acc`.
-macro_rules! copy_round {
-    ($acc:literal, $at:literal) => {
-        concat!(copy!($at), round!($acc, "xmm5"))
-    };
-}
-
-/// Copies the 16 bytes at `$at` through xmm5.
-macro_rules! copy {
-    ($at:literal) => {
-        concat! {
-            "vmovdqu xmm5, [{src} + ", $at, "]\n",
-            "vmovdqu [{src} + {delta} + ", $at, "], xmm5\n",
-        }
-    };
-}
-
-/// The complete computation. If there are at least 64 bytes, `$first` loads the first 64 and adds
-/// the CRC so far (xmm4) to the first 16 of them. `$block` and `$next` fold 64 bytes each, and
-/// `$one` folds 16. If there are fewer than 64 bytes, `$only` loads the first 16.
-macro_rules! fold {
-    (
-        $crc:ident, $src:ident, $len:ident,
-        first: $first:expr, block: $block:expr, next: $next:expr, one: $one:expr, only: $only:expr,
-        $($operand:tt)*
-    ) => {{
-        let blocks = $src.wrapping_add($len & !(BLOCK - 1));
-        // End of the last round of two blocks, counted after the first block.
-        let rounds = blocks.wrapping_sub(($len.wrapping_sub(BLOCK)) & BLOCK);
-        let chunks = $src.wrapping_add($len & !(MIN_LEN - 1));
-        let crc: u64;
+/// Returns the CRC-32, continued from `crc`, of the first `len & !15` bytes. `len` is at least
+/// [`MIN_LEN`].
+///
+/// # Safety
+///
+/// `src` is valid for reads of `len` bytes, which may change concurrently. `len` is at least
+/// [`MIN_LEN`]. The CPU has AVX and PCLMULQDQ, and its vector registers may be used.
+#[inline]
+pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
+    let blocks = src.wrapping_add(len & !(BLOCK - 1));
+    // End of the last round of two blocks, counted after the first block.
+    let rounds = blocks.wrapping_sub((len.wrapping_sub(BLOCK)) & BLOCK);
+    let chunks = src.wrapping_add(len & !(MIN_LEN - 1));
+    let folded: u64;
+    // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most
+    // `len` bytes. The caller guarantees that the named registers exist and are free.
+    unsafe {
         asm!(
+            // If there are at least 64 bytes, the CRC so far (xmm4) is added to the first 16.
             "vmovd xmm4, {crc:e}",
             "cmp {src}, {blocks}",
             "jae 6f",
-            $first,
+            "vpxor xmm0, xmm4, [{src}]",
+            "vmovdqu xmm1, [{src} + 16]",
+            "vmovdqu xmm2, [{src} + 32]",
+            "vmovdqu xmm3, [{src} + 48]",
             "vmovdqa xmm7, [{k}]",
             "add {src}, 64",
             "cmp {src}, {rounds}",
             "jae 8f",
             "2:",
-            $block,
-            $next,
+            round!("0", "[{src}]"),
+            round!("1", "[{src} + 16]"),
+            round!("2", "[{src} + 32]"),
+            round!("3", "[{src} + 48]"),
+            round!("0", "[{src} + 64]"),
+            round!("1", "[{src} + 80]"),
+            round!("2", "[{src} + 96]"),
+            round!("3", "[{src} + 112]"),
             "add {src}, 128",
             "cmp {src}, {rounds}",
             "jb 2b",
             "8:",
             "cmp {src}, {blocks}",
             "jae 3f",
-            $block,
+            round!("0", "[{src}]"),
+            round!("1", "[{src} + 16]"),
+            round!("2", "[{src} + 32]"),
+            round!("3", "[{src} + 48]"),
             "add {src}, 64",
             "3:",
             "vmovdqa xmm7, [{k} + 16]",
@@ -131,14 +125,14 @@ macro_rules! fold {
             "cmp {src}, {chunks}",
             "jae 5f",
             "4:",
-            $one,
+            round!("3", "[{src}]"),
             "add {src}, 16",
             "7:",
             "cmp {src}, {chunks}",
             "jb 4b",
             "jmp 5f",
             "6:",
-            $only,
+            "vpxor xmm3, xmm4, [{src}]",
             "vmovdqa xmm7, [{k} + 16]",
             "add {src}, 16",
             "jmp 7b",
@@ -160,99 +154,17 @@ macro_rules! fold {
             "vpclmulqdq xmm0, xmm0, xmm7, 0x10",
             "vmovq {low}, xmm0",
             "xor {crc}, {low}",
-            src = inout(reg) $src => _,
+            src = inout(reg) src => _,
             blocks = in(reg) blocks,
             rounds = in(reg) rounds,
             chunks = in(reg) chunks,
             k = in(reg) &raw const CONSTANTS,
-            crc = inout(reg) u64::from($crc) => crc,
+            crc = inout(reg) u64::from(crc) => folded,
             low = out(reg) _,
-            $($operand)*
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
             out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
             options(nostack),
         );
-        (crc >> 32) as u32
-    }};
-}
-
-/// Returns the CRC-32, continued from `crc`, of the first `len & !15` bytes. `len` is at least
-/// [`MIN_LEN`].
-///
-/// # Safety
-///
-/// `src` is valid for reads of `len` bytes, which may change concurrently. `len` is at least
-/// [`MIN_LEN`]. The CPU has AVX and PCLMULQDQ, and its vector registers may be used.
-#[inline]
-pub(crate) unsafe fn crc32(crc: u32, src: *const u8, len: usize) -> u32 {
-    // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most
-    // `len` bytes. The caller guarantees that the named registers exist and are free.
-    unsafe {
-        fold!(
-            crc, src, len,
-            first: "vpxor xmm0, xmm4, [{src}]\n\
-                vmovdqu xmm1, [{src} + 16]\n\
-                vmovdqu xmm2, [{src} + 32]\n\
-                vmovdqu xmm3, [{src} + 48]",
-            block: concat!(
-                round!("0", "[{src}]"),
-                round!("1", "[{src} + 16]"),
-                round!("2", "[{src} + 32]"),
-                round!("3", "[{src} + 48]"),
-            ),
-            next: concat!(
-                round!("0", "[{src} + 64]"),
-                round!("1", "[{src} + 80]"),
-                round!("2", "[{src} + 96]"),
-                round!("3", "[{src} + 112]"),
-            ),
-            one: round!("3", "[{src}]"),
-            only: "vpxor xmm3, xmm4, [{src}]",
-        )
     }
-}
-
-/// Copies the first `len & !15` bytes, reading each byte once, and returns their CRC-32, continued
-/// from `crc`.
-///
-/// # Safety
-///
-/// `src` is valid for reads of `len` bytes, which may change concurrently. `dst` is valid for
-/// writes of `len` bytes, and nothing else uses them. `len` is at least [`MIN_LEN`]. The CPU has
-/// AVX and PCLMULQDQ, and its vector registers may be used.
-#[inline]
-pub(crate) unsafe fn crc32_copy(crc: u32, dst: *mut u8, src: *const u8, len: usize) -> u32 {
-    // SAFETY: The code reads the constants and the memory from `src` to `chunks`, which is at most
-    // `len` bytes, and writes at the same offsets from `dst`. The caller guarantees that the named
-    // registers exist and are free.
-    unsafe {
-        fold!(
-            crc, src, len,
-            first: concat!(
-                copy!("0"),
-                "vpxor xmm0, xmm4, xmm5\n",
-                copy!("16"),
-                "vmovdqa xmm1, xmm5\n",
-                copy!("32"),
-                "vmovdqa xmm2, xmm5\n",
-                copy!("48"),
-                "vmovdqa xmm3, xmm5\n",
-            ),
-            block: concat!(
-                copy_round!("0", "0"),
-                copy_round!("1", "16"),
-                copy_round!("2", "32"),
-                copy_round!("3", "48"),
-            ),
-            next: concat!(
-                copy_round!("0", "64"),
-                copy_round!("1", "80"),
-                copy_round!("2", "96"),
-                copy_round!("3", "112"),
-            ),
-            one: copy_round!("3", "0"),
-            only: concat!(copy!("0"), "vpxor xmm3, xmm4, xmm5"),
-            delta = in(reg) (dst as usize).wrapping_sub(src as usize),
-        )
-    }
+    (folded >> 32) as u32
 }

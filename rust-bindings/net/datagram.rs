@@ -598,7 +598,7 @@ impl<'a> Fragment<'a> {
     #[inline]
     pub fn crc32_le(&self, crc: u32) -> u32 {
         // SAFETY: `data` is valid for reads of `len` bytes by the type invariant.
-        unsafe { crc32::crc32_le(self.vector, crc, None, self.data, self.len) }
+        unsafe { crc32::crc32_le(self.vector, crc, self.data, self.len) }
     }
 
     /// Copies the bytes to `destination`. Returns `EINVAL` if it has another length.

@@ -62,6 +62,7 @@ unsafe extern "C" {
     safe fn shim_netdev_has_nf_egress(dev: &NetDevice) -> bool;
     #[cfg(CONFIG_NETFILTER_INGRESS)]
     safe fn shim_netdev_has_nf_ingress(dev: &NetDevice) -> bool;
+    safe fn shim_netdev_has_lower(dev: &NetDevice) -> bool;
     safe fn shim_netdev_has_rx_handler(dev: &NetDevice) -> bool;
     #[cfg(CONFIG_NET_XGRESS)]
     safe fn shim_netdev_has_tc_egress(dev: &NetDevice) -> bool;
@@ -251,9 +252,10 @@ impl NetDevice {
         let is_seen_at = |dev: &NetDevice| unsafe { raw::dev_nit_active_rcu(dev.as_raw()) };
         is_seen_at(self)
             || self.peer(rcu).is_some_and(is_seen_at)
-            || self
-                .find_lower(rcu, |lower| is_seen_at(lower).then_some(()))
-                .is_some()
+            || shim_netdev_has_lower(self)
+                && self
+                    .find_lower(rcu, |lower| is_seen_at(lower).then_some(()))
+                    .is_some()
     }
 
     /// Returns whether all packets that the stack sends through the device reach its driver: no

@@ -3,10 +3,7 @@
 //! A writer for packet memory.
 
 use super::Fragment;
-use crate::{
-    crc32,
-    vector::{self, Vector},
-};
+use crate::vector::{self, Vector};
 use core::{marker::PhantomData, ptr::NonNull, slice};
 use kernel::prelude::*;
 
@@ -20,7 +17,7 @@ pub struct PacketWriter<'a> {
     start: *mut u8,
     filled: usize,
     len: usize,
-    /// A checksum of written bytes, and the offset up to which it covers them; at most `filled`.
+    /// The state of a checksum, and the offset from which on it covers the bytes; at most `filled`.
     sum: Option<(u32, usize)>,
     /// Used for copies and checksums.
     vector: &'a Vector,
@@ -87,14 +84,11 @@ impl<'a> PacketWriter<'a> {
     /// Returns 0 if none was started.
     #[inline]
     pub fn end_sum(&mut self) -> u32 {
-        let Some((crc, end)) = self.sum.take() else {
+        let Some((crc, start)) = self.sum.take() else {
             return 0;
         };
-        match self.filled().get(end..) {
-            // The copy has already included all bytes.
-            None | Some([]) => crc,
-            Some(rest) => self.vector.crc32_le(crc, rest),
-        }
+        let covered = self.filled().get(start..);
+        self.vector.crc32_le(crc, covered.unwrap_or_default())
     }
 
     /// Appends the bytes of a header or a trailer, which are too few for the vector unit. Returns
@@ -123,24 +117,9 @@ impl<'a> PacketWriter<'a> {
         if len > self.left() {
             return Err(EMSGSIZE);
         }
-        // A copy with a checksum reads each byte once. Small pieces are left for a later checksum
-        // over several of them.
-        let sum = match self.sum {
-            Some(_) if len >= crc32::MIN_SINGLE_PASS => Some(self.end_sum()),
-            _ => None,
-        };
         // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.
         // The fragment is valid for reads; any value is a valid byte.
-        unsafe {
-            let to = self.start.add(self.filled);
-            match sum {
-                Some(crc) => {
-                    let crc = crc32::crc32_le(self.vector, crc, Some(to), source, len);
-                    self.sum = Some((crc, self.filled.wrapping_add(len)));
-                }
-                None => vector::copy(self.vector, to, source, len),
-            }
-        }
+        unsafe { vector::copy(self.vector, self.start.add(self.filled), source, len) };
         // INVARIANT: The copy has initialised these bytes.
         self.filled = self.filled.wrapping_add(len);
         Ok(())

@@ -4,7 +4,7 @@
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
-use super::{addr::in6, IpAddr, IpVersion, NetDevice, NetNsCookie, IPPROTO_UDP};
+use super::{addr::in6, device::shim_ll_reserved_space, IpAddr, IpVersion, NetDevice, NetNsCookie, IPPROTO_UDP};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
@@ -74,6 +74,19 @@ impl FarEnd {
 unsafe impl Send for Route {}
 // SAFETY: Several CPUs may use a `struct dst_entry` at the same time.
 unsafe impl Sync for Route {}
+
+/// The space in front of the IP headers of the packets of a route, for headers that the stack adds.
+///
+/// # Invariants
+///
+/// `len` is at least what the stack reserves for packets of its own, and what the device of a route
+/// of IP `version` needs.
+#[derive(Clone, Copy)]
+pub struct Headroom {
+    /// In bytes.
+    pub(super) len: u32,
+    pub(super) version: IpVersion,
+}
 
 impl Route {
     /// Looks up a route out through `dev`. Returns `EINVAL` if the addresses are of different
@@ -177,6 +190,17 @@ impl Route {
     #[inline]
     pub fn version(&self) -> IpVersion {
         self.version
+    }
+
+    /// Returns the space that packets of the route need in front of the IP header.
+    #[inline]
+    pub fn headroom(&self, guard: &rcu::Guard) -> Headroom {
+        let link = shim_ll_reserved_space(self.device(guard));
+        // INVARIANT: The stack reserves `MAX_HEADER` bytes, and the device needs `link`.
+        Headroom {
+            len: link.max(raw::MAX_HEADER),
+            version: self.version,
+        }
     }
 
     /// Returns the route for a batch. Returns `None` if the route is invalid or ends elsewhere now:

@@ -43,6 +43,19 @@ impl TxSkb {
         let headers = route.version().header_len().wrapping_add(UDP_HEADER);
         let headroom = link.checked_add(headers as u32)?;
         let size = headroom.checked_add(u32::try_from(capacity.unwrap_or(0)).ok()?)?;
+        let mut skb = Self::linear(headroom, size)?;
+        skb.paged = capacity.is_none();
+        Some(skb)
+    }
+
+    /// Allocates an empty packet of `size` bytes, the first `headroom` of which are headroom. All
+    /// of its data is linear. Returns `None` if there is no memory, or if `headroom` is larger than
+    /// `size`. Any context.
+    #[inline]
+    pub(super) fn linear(headroom: u32, size: u32) -> Option<Self> {
+        if headroom > size {
+            return None;
+        }
         let skb = Self::allocate(size)?;
         // SAFETY: `skb_reserve` requires an empty packet with that much tailroom, which the
         // allocation has just provided.
@@ -52,7 +65,7 @@ impl TxSkb {
         Some(Self {
             skb,
             block: None,
-            paged: capacity.is_none(),
+            paged: false,
         })
     }
 

@@ -10,22 +10,22 @@
 
 use super::{
     gro::{MAX_LEN, MAX_PACKETS},
-    skb::{link, shim_skb_headroom, shim_skb_shinfo, Skb},
-    IpVersion, PacketWriter, Route, TxSkb, UDP_HEADER,
+    skb::{link, shim_skb_shinfo, Skb},
+    Headroom, IpVersion, PacketWriter, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
 use core::{ffi::c_int, ptr};
-use kernel::prelude::*;
+use kernel::{prelude::*, sync::rcu};
 
 /// A complete UDP datagram.
 ///
 /// # Invariants
 ///
 /// The data of `skb` is linear and starts at the UDP payload. Its headroom ends with an IP header
-/// of `version` and the UDP header, and has space in front of them for the link-layer header.
+/// of the version of `headroom` and the UDP header, and has that space in front of them.
 pub struct TxDatagram {
     skb: TxSkb,
-    version: IpVersion,
+    headroom: Headroom,
 }
 
 impl TxDatagram {
@@ -35,41 +35,41 @@ impl TxDatagram {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: `headers` does not have the length of the headers of the route's IP version.
-    /// `ENOMEM`. The inner result is that of `fill`.
+    /// `EINVAL`: `headers` does not have the length of the headers of the IP version. `ENOMEM`. The
+    /// inner result is that of `fill`.
     #[inline]
     pub fn new<E>(
-        route: &Route,
+        headroom: Headroom,
         headers: &[u8],
         len: usize,
         vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<Self, E>> {
-        let version = route.version();
-        let mut skb = TxSkb::new(route, Some(len)).ok_or(ENOMEM)?;
-        if let Err(error) = skb.append(len, vector, fill)? {
-            return Ok(Err(error));
-        }
-        let headroom = shim_skb_headroom(skb.fields()) as usize;
-        if headers.len() != version.header_len().wrapping_add(UDP_HEADER)
-            || headroom < headers.len()
-        {
+        let before = headroom.version.header_len().wrapping_add(UDP_HEADER);
+        if headers.len() != before {
             return Err(EINVAL);
         }
+        let reserved = headroom.len.checked_add(before as u32).ok_or(EINVAL)?;
+        let size = u32::try_from(len).ok().and_then(|len| reserved.checked_add(len));
+        let mut skb = TxSkb::linear(reserved, size.ok_or(EINVAL)?).ok_or(ENOMEM)?;
         let raw = skb.as_raw();
-        // SAFETY: `skb` owns the packet, whose headroom is at least as long as the headers (checked
-        // above). The offsets of the headers are in the headroom.
+        // SAFETY: `skb` owns the packet, which has at least `reserved` bytes of headroom, and the
+        // headers are no longer. The offsets of the headers are in the headroom.
         unsafe {
-            let start = (*raw).data.sub(headers.len());
-            start.copy_from_nonoverlapping(headers.as_ptr(), headers.len());
+            let start = (*raw).data.sub(before);
+            // A copy of constant length needs no function call.
+            match headroom.version {
+                IpVersion::V4 => copy::<{ IPV4_HEADER + UDP_HEADER }>(start, headers),
+                IpVersion::V6 => copy::<{ IPV6_HEADER + UDP_HEADER }>(start, headers),
+            }
+            raw::shim_skb_set_network_header(raw, (before as c_int).wrapping_neg());
             raw::shim_skb_set_transport_header(raw, (UDP_HEADER as c_int).wrapping_neg());
-            raw::shim_skb_set_network_header(raw, (headers.len() as c_int).wrapping_neg());
-            raw::shim_skb_set_protocol(raw, version.ethertype().to_be());
+            raw::shim_skb_set_protocol(raw, headroom.version.ethertype().to_be());
         }
-        // INVARIANT: `TxSkb::new` has reserved headroom for the link layer and these headers, which
-        // were written just above. The payload was appended to the linear part, which has capacity
-        // for it.
-        Ok(Ok(Self { skb, version }))
+        let filled = skb.append(len, vector, fill)?;
+        // INVARIANT: The headers and the headroom in front of them are as written just above. The
+        // payload was appended to the linear part, which has capacity for it.
+        Ok(filled.map(|()| Self { skb, headroom }))
     }
 
     /// Returns the length of the payload, in bytes.
@@ -79,11 +79,24 @@ impl TxDatagram {
     }
 }
 
+/// Copies `N` bytes to `to`, or none if `from` has another length.
+///
+/// # Safety
+///
+/// `to` is valid for writes of `N` bytes.
+#[inline]
+unsafe fn copy<const N: usize>(to: *mut u8, from: &[u8]) {
+    if let Ok(from) = <&[u8; N]>::try_from(from) {
+        // SAFETY: The caller guarantees valid memory.
+        unsafe { to.cast::<[u8; N]>().write_unaligned(*from) };
+    }
+}
+
 /// A packet, or several of one flow that cross the stack together.
 ///
 /// # Invariants
 ///
-/// - `first` satisfies the invariants of [`TxDatagram`].
+/// - `first` satisfies the invariants of [`TxDatagram`]. All packets have its headroom.
 /// - If there are others, `first` refers to them in its `frag_list`. They are linked by `next`, and
 ///   `last` is the last of them. Each satisfies the invariants of [`TxDatagram`], and is no longer
 ///   than the first.
@@ -125,7 +138,7 @@ impl TxChain {
     #[inline]
     pub fn accepts(&self, len: usize) -> bool {
         let size = self.first.payload_len();
-        let headers = self.first.version.header_len().wrapping_add(UDP_HEADER);
+        let headers = self.first.headroom.version.header_len().wrapping_add(UDP_HEADER);
         let total = (self.others_len as usize)
             .saturating_add(size)
             .saturating_add(headers)
@@ -142,9 +155,11 @@ impl TxChain {
     /// [accept](Self::accepts) it. The packet is dropped.
     #[inline]
     pub fn push(&mut self, packet: TxDatagram) -> Result {
-        if packet.version != self.first.version || !self.accepts(packet.payload_len()) {
+        if packet.headroom.version != self.first.headroom.version || !self.accepts(packet.payload_len()) {
             return Err(EINVAL);
         }
+        let headroom = &mut self.first.headroom;
+        headroom.len = headroom.len.min(packet.headroom.len);
         let skb = packet.skb.into_raw().as_ptr();
         // SAFETY: The packet was just taken from a `TxSkb`. By the type invariant, the chain owns
         // `last` and the first packet, whose shared info is valid as long as the packet.
@@ -166,11 +181,11 @@ impl TxChain {
     }
 
     /// Turns the chain into one packet of the stack, and sets its route. Returns `EINVAL` if the
-    /// route is of another IP version.
+    /// route is of another IP version, or if its packets need more headroom.
     #[inline]
-    pub fn finish(self, route: &Route) -> Result<TxSkb> {
-        let (version, size) = (self.first.version, self.first.payload_len());
-        if route.version() != version {
+    pub fn finish(self, route: &Route, guard: &rcu::Guard) -> Result<TxSkb> {
+        let (version, size) = (self.first.headroom.version, self.first.payload_len());
+        if route.version() != version || route.headroom(guard).len > self.first.headroom.len {
             return Err(EINVAL);
         }
         let headers = version.header_len().wrapping_add(UDP_HEADER);

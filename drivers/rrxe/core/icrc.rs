@@ -11,6 +11,10 @@
 //! The CRC function is a parameter with the signature of the kernel's `crc32_le`: state in, state
 //! out, no inversion at either end. The caller passes the state along, so that it can feed a
 //! scattered payload piece by piece.
+//!
+//! The state is linear: changing bytes of the input changes it by an exclusive or that depends on
+//! the changed bits and on their distance from the end. The headers of successive packets differ in
+//! a few bytes, so tables give the difference of their states.
 
 use crate::wire::Bth;
 
@@ -31,6 +35,68 @@ const IP: usize = 40;
 
 const UDP: usize = 8;
 
+/// Returns the state after a byte that is `1 << bit` and `zeros` bytes of zeros, from state 0.
+const fn of_bit(bit: u32, zeros: usize) -> u32 {
+    let (mut state, mut bits) = (1u32 << bit, 8usize.wrapping_mul(zeros.wrapping_add(1)));
+    while bits > 0 {
+        let polynomial = if state & 1 != 0 { 0xedb8_8320 } else { 0 };
+        state = (state >> 1) ^ polynomial;
+        bits = bits.wrapping_sub(1);
+    }
+    state
+}
+
+/// Returns the differences of the state that the lowest 0, 1, 2, … bits of a big-endian number
+/// make, which precedes `behind` bytes.
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // The compiler evaluates it.
+const fn differences<const N: usize>(behind: usize) -> [u32; N] {
+    let (mut all, mut bits) = ([0; N], 1);
+    while bits < N {
+        let last = bits - 1;
+        all[bits] = all[last] ^ of_bit(last as u32 % 8, behind + last / 8);
+        bits += 1;
+    }
+    all
+}
+
+/// Bytes at the end of a BTH that have the PSN and the acknowledge request.
+const PSN_WORD: usize = 4;
+
+/// Differences for the last bytes of the BTH, which ends the prefix.
+static OF_PSN_WORD: [u32; 33] = differences(0);
+
+/// Differences for the first bytes of the BTH.
+static OF_BTH: [u32; 65] = differences(PSN_WORD);
+
+/// Differences for the IPv4 Identification.
+static OF_IDENT: [u32; 17] = differences(20 - 6 + UDP + Bth::LEN);
+
+/// Returns the difference of the state that changed bits of a number make.
+#[inline]
+fn difference(changed: u64, table: &[u32]) -> u32 {
+    let lowest = |bits: u32| table.get(bits as usize).copied().unwrap_or(0);
+    // An increment changes the lowest bits.
+    if changed & changed.wrapping_add(1) == 0 {
+        return lowest(u64::BITS.wrapping_sub(changed.leading_zeros()));
+    }
+    let (mut left, mut sum) = (changed, 0);
+    while left != 0 {
+        let bit = left.trailing_zeros();
+        sum ^= lowest(bit) ^ lowest(bit.wrapping_add(1));
+        left &= left.wrapping_sub(1);
+    }
+    sum
+}
+
+/// Returns the first bytes of a BTH as a number, and its last four.
+#[inline]
+fn words(bth: &[u8]) -> (u64, u64) {
+    let (first, last) = bth.split_at(bth.len().saturating_sub(PSN_WORD));
+    let first = first.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    let last = last.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    (first.unwrap_or(0), last.unwrap_or(0).into())
+}
+
 /// Masked bytes that an ICRC covers up to and including the BTH. Successive packets of one size on
 /// a path share them, except for the IPv4 Identification and the BTH.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +104,8 @@ pub struct Prefix {
     /// In the IPv6 layout. An IPv4 prefix starts [`SHORTER`] bytes later.
     bytes: [u8; ONES + IP + UDP + Bth::LEN],
     is_ipv4: bool,
+    /// The state after all bytes, once it has been computed.
+    state: Option<u32>,
 }
 
 /// Bytes by which an IPv4 header is shorter than an IPv6 header.
@@ -73,6 +141,7 @@ impl Prefix {
         let mut prefix = Prefix {
             bytes: [0xff; ONES + IP + UDP + Bth::LEN],
             is_ipv4: N < IP,
+            state: None,
         };
         let (to_ip, to_udp, _) = prefix.parts();
         let (_, to_ip) = to_ip.split_at_mut(IP.saturating_sub(N));
@@ -96,11 +165,16 @@ impl Prefix {
     /// Sets the IPv4 Identification. Does nothing for IPv6.
     #[inline]
     pub fn set_ident(&mut self, ident: u16) {
-        if self.is_ipv4 {
-            let (ip, _, _) = self.parts();
-            let (_, ip) = ip.split_at_mut(SHORTER);
-            if let [_, _, _, _, i0, i1, ..] = ip {
-                [*i0, *i1] = ident.to_be_bytes();
+        if !self.is_ipv4 {
+            return;
+        }
+        let (ip, _, _) = self.parts();
+        let (_, ip) = ip.split_at_mut(SHORTER);
+        if let [_, _, _, _, i0, i1, ..] = ip {
+            let old = u16::from_be_bytes([*i0, *i1]);
+            [*i0, *i1] = ident.to_be_bytes();
+            if let Some(state) = &mut self.state {
+                *state ^= difference((old ^ ident).into(), &OF_IDENT);
             }
         }
     }
@@ -110,15 +184,29 @@ impl Prefix {
     /// shorter than a BTH, which no packet is, ones replace the BTH.
     #[inline]
     pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
-        let (_, _, to_bth) = self.parts();
         let (bth, rest) = headers
             .split_first_chunk()
             .unwrap_or((&[0xff; Bth::LEN], &[]));
-        to_bth.copy_from_slice(bth);
-        mask(to_bth, Bth::RESV8A);
-        let from = if self.is_ipv4 { SHORTER } else { 0 };
-        let state = crc(SEED, self.bytes.get(from..).unwrap_or_default());
-        crc(state, rest)
+        let mut bth: [u8; Bth::LEN] = *bth;
+        mask(&mut bth, Bth::RESV8A);
+        let (_, _, to_bth) = self.parts();
+        let (old, new) = (words(to_bth), words(&bth));
+        to_bth.copy_from_slice(&bth);
+        let state = match self.state {
+            Some(state) => {
+                state ^ difference(old.0 ^ new.0, &OF_BTH) ^ difference(old.1 ^ new.1, &OF_PSN_WORD)
+            }
+            None => {
+                let from = if self.is_ipv4 { SHORTER } else { 0 };
+                crc(SEED, self.bytes.get(from..).unwrap_or_default())
+            }
+        };
+        self.state = Some(state);
+        if rest.is_empty() {
+            state
+        } else {
+            crc(state, rest)
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl Qp {
                 break;
             }
             let template = FlowTemplate::new(&cnp.path, cnp.source_port, NOTIFICATION, ctx);
-            if let Some(packet) = template.and_then(|t| single_packet(&t, &cnp.packet)) {
+            if let Some(packet) = template.and_then(|t| single_packet(&t, &cnp.packet, burst)) {
                 queue.push(packet);
             }
         }

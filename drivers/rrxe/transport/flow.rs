@@ -6,7 +6,7 @@ use super::path::Path;
 use crate::{limits, qp::EventCtx};
 use kernel::sync::rcu;
 use linux_rdma::{
-    net::{IpAddr, IpVersion, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
+    net::{Headroom, IpAddr, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
     vector::Vector,
 };
 use rrxe_core::{
@@ -37,6 +37,8 @@ pub(crate) struct FlowTemplate<'a> {
     pub(super) max_gso_payload: usize,
     /// Several packets may cross the stack as a chain.
     pub(super) may_chain: bool,
+    /// Space in front of the IP header of each packet.
+    pub(super) headroom: Headroom,
     /// Payload in page fragments needs no ICRC.
     pub(super) omit_icrc: bool,
     /// Packets may be queued on this host.
@@ -52,38 +54,47 @@ enum IpHeader {
 }
 
 /// The IP and UDP headers of a packet.
-struct Headers {
-    bytes: [u8; IPV6_HEADER + UDP_HEADER],
-    version: IpVersion,
+enum Headers {
+    V4([u8; IPV4_HEADER + UDP_HEADER]),
+    V6([u8; IPV6_HEADER + UDP_HEADER]),
 }
 
 impl Headers {
     #[inline]
     fn new(ip: &IpHeader, udp: &[u8; UDP_HEADER]) -> Self {
-        let mut bytes = [0; IPV6_HEADER + UDP_HEADER];
-        let (version, ip): (_, &[u8]) = match ip {
-            IpHeader::V4(ip) => (IpVersion::V4, ip),
-            IpHeader::V6(ip) => (IpVersion::V6, ip),
-        };
-        for (to, from) in bytes.iter_mut().zip(Iterator::chain(ip.iter(), udp)) {
-            *to = *from;
+        match ip {
+            IpHeader::V4(ip) => Self::V4(join(ip, udp)),
+            IpHeader::V6(ip) => Self::V6(join(ip, udp)),
         }
-        Self { bytes, version }
     }
 
     /// Sets the IPv4 Identification. Does nothing for IPv6.
     #[inline]
     fn set_ident(&mut self, ident: u16) {
-        if let (IpVersion::V4, [_, _, _, _, i0, i1, ..]) = (self.version, &mut self.bytes) {
+        if let Self::V4([_, _, _, _, i0, i1, ..]) = self {
             [*i0, *i1] = ident.to_be_bytes();
         }
     }
 
     #[inline]
     fn bytes(&self) -> &[u8] {
-        let len = self.version.header_len().wrapping_add(UDP_HEADER);
-        self.bytes.get(..len).unwrap_or_default()
+        match self {
+            Self::V4(bytes) => bytes,
+            Self::V6(bytes) => bytes,
+        }
     }
+}
+
+/// Returns an IP header and a UDP header, one after the other.
+#[inline]
+fn join<const N: usize>(ip: &[u8], udp: &[u8; UDP_HEADER]) -> [u8; N] {
+    let mut bytes = [0; N];
+    let (to_ip, to_udp) = bytes.split_at_mut(N.saturating_sub(UDP_HEADER));
+    if to_ip.len() == ip.len() {
+        to_ip.copy_from_slice(ip);
+    }
+    to_udp.copy_from_slice(udp);
+    bytes
 }
 
 /// Cache of the last packet's headers, for packets of the same length on the same path.
@@ -128,6 +139,7 @@ impl<'a> FlowTemplate<'a> {
         };
         Some(Self {
             path,
+            headroom: route.headroom(rcu),
             route,
             source_port,
             tos,

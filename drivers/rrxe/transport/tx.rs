@@ -14,7 +14,10 @@ use crate::{
     verbs::mr::{Reference, Span},
 };
 use core::cell::Cell;
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{rcu, Arc},
+};
 use linux_rdma::{
     net::{PacketWriter, TxChain, TxDatagram, TxQueue, TxSkb},
     sync::lock_bh,
@@ -282,7 +285,7 @@ impl Chain {
         };
         let headers = template.headers(ident, size, headers);
         let icrc = template.start_icrc(packet, ident, vector, prefix);
-        let made = TxDatagram::new(&template.route, headers, size, vector, |writer| {
+        let made = TxDatagram::new(template.headroom, headers, size, vector, |writer| {
             // There is room for the packet's own length, so the pushes can't fail.
             let _ = writer.push(packet.header());
             writer.start_sum(icrc);
@@ -314,19 +317,23 @@ impl Chain {
 
     /// Finishes the chain for the stack. Returns `None` on failure: all of its packets are lost.
     #[inline]
-    fn finish(self, template: &FlowTemplate<'_>) -> Option<TxSkb> {
-        let mut skb = self.packets.finish(&template.route).ok()?;
+    fn finish(self, template: &FlowTemplate<'_>, rcu: &rcu::Guard) -> Option<TxSkb> {
+        let mut skb = self.packets.finish(&template.route, rcu).ok()?;
         template.path.elision.mark().set(&mut skb);
         Some(skb)
     }
 }
 
 /// Makes a packet without payload, which leaves alone. Returns `None` if there is no memory.
-pub(crate) fn single_packet(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<TxSkb> {
+pub(crate) fn single_packet(
+    template: &FlowTemplate<'_>,
+    packet: &TxPacket,
+    rcu: &rcu::Guard,
+) -> Option<TxSkb> {
     let (mut chain, mut scratch) = (None, Scratch::default());
     // An error leaves no chain.
     let _ = Chain::append(&mut chain, template, packet, &mut scratch, |_| Ok(()));
-    chain?.finish(template)
+    chain?.finish(template, rcu)
 }
 
 impl<'a> Transmitter<'a> {
@@ -602,7 +609,7 @@ impl<'a> Transmitter<'a> {
             return;
         };
         let (count, counted) = (chain.packets.packets(), chain.counted);
-        let skb = chain.finish(template);
+        let skb = chain.finish(template, self.ctx.burst);
         self.queue(skb, count, counted);
     }
 

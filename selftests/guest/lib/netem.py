@@ -20,15 +20,18 @@ BAD = {
 def wire(hosts, netem):
     """Applies netem to the wires of these hosts, for packets to UDP port 4791, within the block.
 
-    TCP, which programs and tests use to communicate, is not affected.
+    TCP, which programs and tests use to communicate, is not affected. In front of netem, tbf cuts
+    chains and GSO packets, because a wire affects single packets.
     """
     try:
         for host in hosts:
             device = host.netdev
+            frame = int(host.machine.read(f"/sys/class/net/{device}/mtu")) + 100
             host.machine.batch(
                 "tc",
                 f"qdisc replace dev {device} root handle 1: prio",
-                f"qdisc replace dev {device} parent 1:3 handle 30: netem limit 10000 {netem}",
+                f"qdisc replace dev {device} parent 1:3 handle 30: tbf rate 10gbit burst {frame} limit 100000000",
+                f"qdisc replace dev {device} parent 30:1 handle 40: netem limit 10000 {netem}",
                 f"filter replace dev {device} parent 1: protocol ip prio 1 u32 "
                 "match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3",
                 f"filter replace dev {device} parent 1: protocol all prio 2 u32 match u32 0 0 flowid 1:1",
@@ -36,7 +39,7 @@ def wire(hosts, netem):
         yield
         for host in hosts:
             # Without packets through netem nothing was tested.
-            shown = host.machine.run(f"tc -s qdisc show dev {host.netdev} parent 1:3")
+            shown = host.machine.run(f"tc -s qdisc show dev {host.netdev} parent 30:1")
             seen = re.search(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", shown)
             require(seen and any(map(int, seen.groups())), f"netem has seen nothing: {shown}")
     finally:

@@ -4,7 +4,7 @@
 //! however the payload is split; headers survive a round trip.
 
 use proptest::prelude::*;
-use rrxe_core::icrc::{self, Prefix};
+use rrxe_core::icrc::{self, LastPrefix, Prefix};
 use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 use rrxe_testkit::crc32_le;
 
@@ -72,6 +72,33 @@ proptest! {
         prop_assert_eq!(feed(state), plain(&ip4, &udp, &ib));
         let state = Prefix::ipv6(&ip6, &udp).start(crc32_le, &head);
         prop_assert_eq!(feed(state), plain(&ip6, &udp, &ib));
+    }
+
+    /// A-24, for packets whose prefix is that of the previous packet with some bytes changed.
+    #[test]
+    fn a_24_successive_prefixes(
+        ip4: [u8; 20],
+        ip6 in prop::array::uniform32(any::<u8>()),
+        udp: [u8; 8],
+        packets in prop::collection::vec((any::<u16>(), any::<u128>(), any::<u128>()), 1..20),
+    ) {
+        let mut ip6 = ip6.to_vec();
+        ip6.extend([1; 8]);
+        let ip6: [u8; 40] = ip6.try_into().unwrap();
+        let (mut last4, mut last6, mut bth) = (LastPrefix::default(), LastPrefix::default(), 0);
+        for (ident, changed, mask) in packets {
+            // About a quarter of the bits change.
+            bth ^= changed & mask;
+            let head = &bth.to_be_bytes()[..12];
+            let mut ip4 = ip4;
+            ip4[4..6].copy_from_slice(&ident.to_be_bytes());
+            let prefix = last4.prefix(100, ident, || Some(Prefix::ipv4(&ip4, &udp))).unwrap();
+            let state = prefix.start(crc32_le, head);
+            prop_assert_eq!(icrc::finish(state), plain(&ip4, &udp, head));
+            let prefix = last6.prefix(100, ident, || Some(Prefix::ipv6(&ip6, &udp))).unwrap();
+            let state = prefix.start(crc32_le, head);
+            prop_assert_eq!(icrc::finish(state), plain(&ip6, &udp, head));
+        }
     }
 
     #[test]
