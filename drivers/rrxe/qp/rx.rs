@@ -40,7 +40,13 @@ pub(crate) struct HalfWork {
     pub(super) completions: PendingCompletions,
     /// [`Outcome::buffer`] is not used here.
     pub(super) outcome: Outcome,
+    /// The packets that the half has to send leave after the others that the softirq receives.
+    pub(super) is_deferred: bool,
 }
+
+/// Number of bytes that shows a batch to be a full chain, after which others of the same NAPI poll
+/// follow at once.
+const FULL_CHAIN: u64 = 32 * 1024;
 
 /// The state of a half in a batch.
 pub(crate) struct BatchHalf<'a, H: Half> {
@@ -273,6 +279,8 @@ impl<'a> RxBatch<'a> {
             self.send.work.outcome.transmit = true;
         }
         let (send, recv) = (&mut self.send, &mut self.recv);
+        let is_followed = bytes >= FULL_CHAIN;
+        (send.work.is_deferred, recv.work.is_deferred) = (is_followed, is_followed);
         if send.locked.is_some() {
             Qp::finish_half::<SendSide, SEND_WORK>(qp, send.locked.take(), take(&mut send.work));
             Qp::finish_half::<RecvSide, RECV_WORK>(qp, None, take(&mut recv.work));

@@ -155,7 +155,7 @@ impl Qp {
             if outcome.transmit && !outcome.fatal {
                 turn = SerialWork::<Self, WORK>::start(this);
             }
-            if turn.is_some() && !qp.device.is_deeply_nested() {
+            if turn.is_some() && !work.is_deferred && !qp.device.is_deeply_nested() {
                 half.fill(qp, round.insert(Round::default()));
             }
             // Otherwise another context does the round, and arms the timer after it, or the Error

@@ -17,20 +17,20 @@ BAD = {
 
 
 @contextlib.contextmanager
-def wire(hosts, netem):
+def wire(hosts, netem, cut=True):
     """Applies netem to the wires of these hosts, for packets to UDP port 4791, within the block.
 
-    TCP, which programs and tests use to communicate, is not affected. In front of netem, tbf cuts
-    chains and GSO packets, because a wire affects single packets.
+    TCP, which programs and tests use to communicate, is not affected. A wire affects single
+    packets, so tbf cuts chains and GSO packets in front of netem, unless `cut` is false.
     """
     try:
         for host in hosts:
             device = host.netdev
-            frame = int(host.machine.read(f"/sys/class/net/{device}/mtu")) + 100
+            longest = int(host.machine.read(f"/sys/class/net/{device}/mtu")) + 100 if cut else 1000000
             host.machine.batch(
                 "tc",
                 f"qdisc replace dev {device} root handle 1: prio",
-                f"qdisc replace dev {device} parent 1:3 handle 30: tbf rate 10gbit burst {frame} limit 100000000",
+                f"qdisc replace dev {device} parent 1:3 handle 30: tbf rate 10gbit burst {longest} limit 100000000",
                 f"qdisc replace dev {device} parent 30:1 handle 40: netem limit 10000 {netem}",
                 f"filter replace dev {device} parent 1: protocol ip prio 1 u32 "
                 "match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3",

@@ -305,7 +305,7 @@ def bad_wire(words):
     """netem drops and reorders whole GSO packets, and segments those in which it corrupts a
     byte."""
     with connection(seed=f"gso/{words}") as (hosts, sides, rng):
-        with netem.wire(hosts, words):
+        with netem.wire(hosts, words, cut=False):
             for _ in range(4):
                 traffic.large(rng, sides)
 
