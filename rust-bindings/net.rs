@@ -28,7 +28,6 @@ pub use addr::{IpAddr, IpVersion};
 pub use blocks::Prepared;
 pub use datagram::{Datagram, Datagrams, Fragment, KeptDatagram};
 pub use device::{DeviceName, InterfaceId, NetDevice};
-pub use gro::KEY as GRO_KEY;
 pub use namespace::{NetNs, NetNsCookie, NetRef};
 pub use net_exit::{InNamespace, NetExit};
 pub use notifier::{NetdevEvents, NetdevNotifier};

@@ -19,8 +19,8 @@ pub(crate) struct Config {
     pub(crate) is_reaction_point: bool,
     /// Minimum time between two notifications of a queue pair, in nanoseconds.
     pub(crate) cnp_interval: u64,
-    /// All packets have an ICRC and pass the network stack.
-    pub(crate) always_icrc: bool,
+    /// Packets between queue pairs of one device may bypass the network stack.
+    pub(crate) may_bypass: bool,
     /// Longest time for which an ACK is delayed, in nanoseconds.
     pub(crate) max_ack_delay: u64,
     /// Entries of the GID table, which holds the addresses of the network device and its VLANs.
@@ -56,7 +56,7 @@ impl Config {
             is_notification_point: is_set(parameter(module_parameters::roce_np.value())),
             is_reaction_point: is_set(parameter(module_parameters::roce_rp.value())),
             cnp_interval: ns(parameter(module_parameters::min_time_between_cnps.value())),
-            always_icrc: is_set(parameter(module_parameters::same_host_icrc.value())),
+            may_bypass: !is_set(parameter(module_parameters::same_host_icrc.value())),
             max_ack_delay: ns(ack_delay_us.min(MAX_ACK_DELAY_US)),
             gid_table_len: gid_table_len.clamp(*GID_TABLE_LENS.start(), *GID_TABLE_LENS.end()),
             recovery,

@@ -64,7 +64,6 @@ counters! {
     CnpsIgnored = "rp_cnp_ignored",
     Throttled = "rp_throttled",
     Doorbells = "sq_doorbells",
-    WithoutIcrc = "same_host_pkts",
     SameDevice = "same_device_pkts",
     PiggybackedAcks = "acks_piggybacked",
     RefusedLocally = "local_guard_drops",

@@ -31,7 +31,7 @@ mod transport;
 mod verbs;
 
 use crate::{
-    transport::{icrc_elision, rx, sockets},
+    transport::{rx, sockets},
     verbs::link,
 };
 use kernel::{prelude::*, sync::Arc};
@@ -64,7 +64,7 @@ module! {
         },
         same_host_icrc: u8 {
             default: 0,
-            description: "Packets that do not leave this host have ICRCs, too, and pass the stack (default 0)",
+            description: "Packets between queue pairs of one device have ICRCs, too, and pass the stack (default 0)",
         },
         ack_delay_us: u32 {
             default: 400,
@@ -163,7 +163,6 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         vector::prepare();
-        icrc_elision::prepare();
         if !HAS_USER_THREADS {
             pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
         }

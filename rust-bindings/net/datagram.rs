@@ -19,10 +19,9 @@ impl UdpPacket {
     ///   example over a veth, or
     /// - GRO has made a chain of packets (`SKB_GSO_FRAGLIST`), each of which has its own headers.
     ///
-    /// `is_own` tells whether the caller has recognized the packet as one that it built on this
-    /// host. Copies and checksums of the bytes use `vector`.
+    /// Copies and checksums of the bytes use `vector`.
     #[inline]
-    pub fn datagrams<'a>(&'a self, is_own: bool, vector: &'a Vector) -> Datagrams<'a> {
+    pub fn datagrams<'a>(&'a self, vector: &'a Vector) -> Datagrams<'a> {
         let total = self.payload_len();
         let shared = shim_skb_shinfo(self.fields());
         // SAFETY: The packet is valid by the type invariant.
@@ -36,19 +35,15 @@ impl UdpPacket {
         // An empty packet holds one empty datagram.
         let parts = |size: NonZero<usize>| (total.wrapping_sub(1) / size).wrapping_add(1);
         let count = size.filter(|_| members.is_none()).map_or(1, parts);
-        let pieces = Pieces::new(self);
-        let linear = pieces.len;
-        let from_this_host = is_own && members.is_none() && self.lengths_agree();
         Datagrams {
             packet: self,
             vector,
-            pieces,
+            pieces: Pieces::new(self),
             total,
             size: size.map_or(total, NonZero::get),
             several,
             next: 0,
             count,
-            written_from: if from_this_host { linear } else { usize::MAX },
             members,
         }
     }
@@ -99,8 +94,6 @@ pub struct Datagrams<'a> {
     /// Number of the next part, and the number of parts.
     next: usize,
     count: usize,
-    /// Offset in the payload from which on it is as written on this host.
-    written_from: usize,
     /// The next packet of a chain, after the parts of the first one.
     members: Option<&'a UdpPacket>,
 }
@@ -133,7 +126,6 @@ impl<'a> Iterator for Datagrams<'a> {
                 index: index as u16,
                 several: self.several,
                 chain,
-                as_written: start >= self.written_from,
             },
         })
     }
@@ -218,8 +210,6 @@ struct Part {
     /// The packet holds more than one datagram, and so its headers have the total length.
     several: bool,
     chain: Chain,
-    /// See [`Datagram::is_as_written`].
-    as_written: bool,
 }
 
 /// One UDP datagram of a received packet.
@@ -245,7 +235,6 @@ impl<'a> Datagram<'a> {
                 index: 0,
                 several: false,
                 chain: Chain::Member,
-                as_written: false,
             },
         }
     }
@@ -387,19 +376,6 @@ impl<'a> Datagram<'a> {
             f(unsafe { Fragment::new(data.add(offset).as_ptr(), len, self.vector) });
         }
         Ok(())
-    }
-
-    /// Returns whether the bytes are unmodified since they were written on this host: they are in
-    /// page fragments of a packet built here, whose length fields agree.
-    #[inline]
-    pub fn is_as_written(&self) -> bool {
-        self.part.as_written
-    }
-
-    /// Returns whether the datagram belongs to a GSO packet that has not been segmented.
-    #[inline]
-    pub fn is_in_gso_packet(&self) -> bool {
-        self.part.several && self.part.chain == Chain::None
     }
 
     /// Returns whether another datagram follows in the packet or the chain.

@@ -244,8 +244,8 @@ impl NetDevice {
     }
 
     /// Returns whether a packet socket (tcpdump) sees the packets that leave through the device.
-    /// The socket may be bound to the device or one below it, to all devices of its namespace, or to
-    /// the other end of a veth pair.
+    /// The socket may be bound to the device or one below it, to all devices of its namespace, or
+    /// to the other end of a veth pair.
     pub fn is_captured(&self, rcu: &rcu::Guard) -> bool {
         // SAFETY: The device is valid by the type invariant, and the RCU read lock is held, as
         // `dev_nit_active_rcu` (net/core/dev.c) requires.

@@ -30,7 +30,7 @@ pub(super) const MAX_PACKETS: u16 = 64;
 pub(super) const MAX_LEN: u32 = 65_000;
 
 /// Bytes of a datagram that tell to which chain it belongs.
-pub const KEY: usize = 12;
+pub(super) const KEY: usize = 12;
 
 /// The headers of a packet, and the start of its payload.
 struct Headers<'a> {

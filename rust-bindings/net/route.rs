@@ -4,7 +4,10 @@
 //!
 //! C headers: `include/net/dst.h`, `include/net/route.h`, `include/net/ip6_route.h`.
 
-use super::{addr::in6, device::shim_ll_reserved_space, IpAddr, IpVersion, NetDevice, NetNsCookie, IPPROTO_UDP};
+use super::{
+    addr::in6, device::shim_ll_reserved_space, IpAddr, IpVersion, NetDevice, NetNsCookie,
+    IPPROTO_UDP,
+};
 use crate::raw;
 use core::ptr::{self, NonNull};
 use kernel::{
@@ -240,7 +243,7 @@ impl Route {
     /// pass them to another device. (Rules of that namespace still may: DNAT, IPVS, policy
     /// routing.)
     #[inline]
-    pub fn ends_at_peer(&self) -> bool {
+    pub(super) fn ends_at_peer(&self) -> bool {
         self.ends_at_peer
     }
 

@@ -7,7 +7,7 @@
 use super::{
     addr::{destination, field, source},
     datagram::Fragment,
-    skb::{shim_skb_headlen, shim_skb_shinfo, Skb},
+    skb::{shim_skb_headlen, Skb},
     IpAddr, IpVersion, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
@@ -200,42 +200,10 @@ impl UdpPacket {
         }
     }
 
-    /// Returns the key of the transmit timestamp: that of [`TxSkb::set_timestamp_key`], if the
-    /// packet is a clone of one that was sent on this host.
-    ///
-    /// [`TxSkb::set_timestamp_key`]: super::TxSkb::set_timestamp_key
-    #[inline]
-    pub fn timestamp_key(&self) -> u32 {
-        // SAFETY: The packet is valid (type invariant).
-        unsafe { (*shim_skb_shinfo(self.fields())).tskey }
-    }
-
-    /// Returns whether IP, UDP and the packet agree on the length. (UDP trims bytes beyond its own
-    /// length.)
-    #[inline]
-    pub(super) fn lengths_agree(&self) -> bool {
-        let &[_, _, _, _, high, low, _, _] = self.udp_header();
-        let udp = usize::from(u16::from_be_bytes([high, low]));
-        let header = self.ip_header();
-        let (ip, excess) = match self.version() {
-            IpVersion::V4 => (field(header, 2), header.len()),
-            // This length excludes the IPv6 header.
-            IpVersion::V6 => (field(header, 4), 0),
-        };
-        udp == self.payload_len().wrapping_add(UDP_HEADER)
-            && usize::from(u16::from_be_bytes(ip)) == udp.wrapping_add(excess)
-    }
-
     /// Returns the bytes of UDP payload, of all datagrams together.
     #[inline]
     pub fn payload_len(&self) -> usize {
         self.fields().len() as usize
-    }
-
-    /// Returns whether a part of the payload is in page fragments.
-    #[inline]
-    pub fn has_fragments(&self) -> bool {
-        self.head().len() < self.payload_len()
     }
 
     /// Returns the linear part of the payload. It may be empty or hold the whole payload.

@@ -25,8 +25,6 @@ use kernel::{prelude::*, sync::rcu};
 pub struct TxSkb {
     skb: NonNull<raw::sk_buff>,
     block: Option<(NonNull<u8>, usize)>,
-    /// Only headers may be linear.
-    paged: bool,
 }
 
 // SAFETY: A packet belongs to no thread.
@@ -34,22 +32,20 @@ unsafe impl Send for TxSkb {}
 
 impl TxSkb {
     /// Allocates a packet with headroom for the headers that the route needs, and with room for
-    /// `capacity` bytes of linear payload. If that is `None`, all payload goes into page fragments.
+    /// `capacity` bytes of linear payload. More payload goes into page fragments.
     /// Returns `None` if there is no memory. Any context.
     #[inline]
-    pub fn new(route: &Route, capacity: Option<usize>) -> Option<Self> {
+    pub fn new(route: &Route, capacity: usize) -> Option<Self> {
         let guard = rcu::read_lock();
         let link = shim_ll_reserved_space(route.device(&guard));
         let headers = route.version().header_len().wrapping_add(UDP_HEADER);
         let headroom = link.checked_add(headers as u32)?;
-        let size = headroom.checked_add(u32::try_from(capacity.unwrap_or(0)).ok()?)?;
-        let mut skb = Self::linear(headroom, size)?;
-        skb.paged = capacity.is_none();
-        Some(skb)
+        let size = headroom.checked_add(u32::try_from(capacity).ok()?)?;
+        Self::linear(headroom, size)
     }
 
-    /// Allocates an empty packet of `size` bytes, the first `headroom` of which are headroom. All
-    /// of its data is linear. Returns `None` if there is no memory, or if `headroom` is larger than
+    /// Allocates an empty packet of `size` bytes, the first `headroom` of which are headroom.
+    /// Returns `None` if there is no memory, or if `headroom` is larger than
     /// `size`. Any context.
     #[inline]
     pub(super) fn linear(headroom: u32, size: u32) -> Option<Self> {
@@ -62,11 +58,7 @@ impl TxSkb {
         unsafe { raw::shim_skb_reserve(skb.as_ptr(), headroom as i32) };
         // INVARIANT: This is the only reference, the headroom was reserved just above, and there is
         // no data.
-        Some(Self {
-            skb,
-            block: None,
-            paged: false,
-        })
+        Some(Self { skb, block: None })
     }
 
     /// Allocates an empty packet with at least `size` bytes of tailroom, and returns the only
@@ -117,11 +109,7 @@ impl TxSkb {
     /// `skb` came from `into_raw`, and nothing has used it since.
     #[inline]
     pub(super) unsafe fn from_raw(skb: NonNull<raw::sk_buff>) -> Self {
-        Self {
-            skb,
-            block: None,
-            paged: true,
-        }
+        Self { skb, block: None }
     }
 
     /// Returns the length of the packet so far, in bytes.
@@ -149,7 +137,7 @@ impl TxSkb {
         vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
-        let linear = !self.paged && len <= self.fields().tailroom();
+        let linear = len <= self.fields().tailroom();
         let before = self.len();
         let (block, used) = match self.block {
             // SAFETY: `self` owns the packet, whose tailroom is at least `len` bytes, so `len` fits
@@ -208,7 +196,7 @@ impl TxSkb {
     #[inline]
     pub fn room(&self, len: usize) -> usize {
         match (self.fields().tailroom(), self.block) {
-            (linear, _) if linear >= len && !self.paged => linear,
+            (linear, _) if linear >= len => linear,
             (_, Some((_, used))) if blocks::SIZE.saturating_sub(used) >= len => {
                 blocks::SIZE.saturating_sub(used)
             }
@@ -263,14 +251,6 @@ impl TxSkb {
             }
         }
         Ok(())
-    }
-
-    /// Sets the key of the transmit timestamp, which the packet does not use otherwise. The stack
-    /// passes it on to clones, but not to copies (`struct skb_shared_info`, skbuff.h).
-    #[inline]
-    pub fn set_timestamp_key(&mut self, key: u32) {
-        // SAFETY: `self` owns the only reference to the packet (type invariant).
-        unsafe { (*shim_skb_shinfo(self.fields())).tskey = key };
     }
 
     /// Returns the number of IP packets that this becomes on the wire, the bytes of all of them

@@ -50,7 +50,9 @@ impl TxDatagram {
             return Err(EINVAL);
         }
         let reserved = headroom.len.checked_add(before as u32).ok_or(EINVAL)?;
-        let size = u32::try_from(len).ok().and_then(|len| reserved.checked_add(len));
+        let size = u32::try_from(len)
+            .ok()
+            .and_then(|len| reserved.checked_add(len));
         let mut skb = TxSkb::linear(reserved, size.ok_or(EINVAL)?).ok_or(ENOMEM)?;
         let raw = skb.as_raw();
         // SAFETY: `skb` owns the packet, which has at least `reserved` bytes of headroom, and the
@@ -138,7 +140,12 @@ impl TxChain {
     #[inline]
     pub fn accepts(&self, len: usize) -> bool {
         let size = self.first.payload_len();
-        let headers = self.first.headroom.version.header_len().wrapping_add(UDP_HEADER);
+        let headers = self
+            .first
+            .headroom
+            .version
+            .header_len()
+            .wrapping_add(UDP_HEADER);
         let total = (self.others_len as usize)
             .saturating_add(size)
             .saturating_add(headers)
@@ -155,7 +162,9 @@ impl TxChain {
     /// [accept](Self::accepts) it. The packet is dropped.
     #[inline]
     pub fn push(&mut self, packet: TxDatagram) -> Result {
-        if packet.headroom.version != self.first.headroom.version || !self.accepts(packet.payload_len()) {
+        if packet.headroom.version != self.first.headroom.version
+            || !self.accepts(packet.payload_len())
+        {
             return Err(EINVAL);
         }
         let headroom = &mut self.first.headroom;

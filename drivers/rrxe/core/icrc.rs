@@ -21,9 +21,6 @@ use crate::wire::Bth;
 /// Bytes of the ICRC at the end of each packet.
 pub const ICRC: usize = crate::wire::ICRC_LEN as usize;
 
-/// The ICRC field of a packet without an ICRC.
-pub const NO_ICRC: [u8; ICRC] = [0; ICRC];
-
 /// Initial state of the CRC.
 const SEED: u32 = !0;
 

@@ -321,10 +321,6 @@ impl Half for SendSide {
         if new.bad_pkeys != 0 {
             qp.device.count_bad_pkeys(new.bad_pkeys);
         }
-        // Only a timeout ends ICRC elision, not plain packet loss.
-        if let Some(path) = self.tx.path.as_ref().filter(|_| new.timeouts != 0) {
-            path.elision.on_timeout();
-        }
     }
 
     #[inline]

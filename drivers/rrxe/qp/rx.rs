@@ -17,16 +17,11 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    transport::{
-        gids::Arrival,
-        path::Path,
-        rx_packet::{parse, RxPacket},
-    },
+    transport::rx_packet::{parse, RxPacket},
 };
 use core::mem::take;
-use kernel::sync::{Arc, ArcBorrow};
+use kernel::sync::ArcBorrow;
 use linux_rdma::{
-    net::UdpPacket,
     sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard},
     vector::Vector,
 };
@@ -55,8 +50,6 @@ pub(crate) struct BatchHalf<'a, H: Half> {
     /// If it is locked: the packets come from the peer. All packets of a batch have the same
     /// addresses.
     from_peer: bool,
-    /// If it is locked: it is not proven that the peer's GSO packets arrive unmodified.
-    unproven: bool,
     work: HalfWork,
 }
 
@@ -65,7 +58,6 @@ impl<H: Half> Default for BatchHalf<'_, H> {
         Self {
             locked: None,
             from_peer: false,
-            unproven: false,
             work: HalfWork::default(),
         }
     }
@@ -148,13 +140,11 @@ impl<'a> RxBatch<'a> {
             let path = half.tx().path.as_ref();
             let path = path.filter(|path| incoming.is_from_peer_of(path, &qp.device, burst));
             let from_peer = path.is_some();
-            let unproven =
-                path.is_some_and(|path| qp.is_reliable() && incoming.update_elision(&path.elision));
             if from_peer && H::IS_RECV {
                 half.tx().transport.set(incoming.transport());
             }
             let state = H::of_batch(self);
-            (state.from_peer, state.unproven) = (from_peer, unproven);
+            state.from_peer = from_peer;
             state.locked = Some(half);
         }
         H::of_batch(self)
@@ -220,11 +210,6 @@ impl<'a> RxBatch<'a> {
         if !is_accepted {
             qp.count(Counter::Discarded);
             return;
-        }
-        if state.unproven {
-            if let Some(path) = &half.tx().path {
-                incoming.update_proof(&path.elision);
-            }
         }
         let half: &mut H = half;
         let cnp = PendingCnp::of(incoming, half);
@@ -332,24 +317,5 @@ impl Qp {
         let mut batch = RxBatch::new(&vector, burst);
         batch.deliver(this, incoming);
         batch.finish();
-    }
-
-    /// Handles a packet that came without an ICRC and was modified on its way. The caller must hold
-    /// no lock.
-    #[cold]
-    pub(crate) fn on_modified_packet(
-        &self,
-        skb: &UdpPacket,
-        arrival: Arrival<'_>,
-        burst: &BurstGuard,
-    ) {
-        let path = lock_bh(&self.recv).tx.path.clone();
-        let (source, destination) = skb.addresses();
-        let is_from_peer = |path: &Arc<Path>| {
-            path.is_from_peer(source, destination) && self.device.is_at_path(arrival, path, burst)
-        };
-        if let Some(path) = path.filter(is_from_peer) {
-            path.elision.on_modified();
-        }
     }
 }

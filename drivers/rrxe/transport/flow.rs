@@ -39,8 +39,6 @@ pub(crate) struct FlowTemplate<'a> {
     pub(super) may_chain: bool,
     /// Space in front of the IP header of each packet.
     pub(super) headroom: Headroom,
-    /// Payload in page fragments needs no ICRC.
-    pub(super) omit_icrc: bool,
     /// Packets may be queued on this host.
     pub(super) may_queue: bool,
     /// A capture sees the packets.
@@ -145,7 +143,6 @@ impl<'a> FlowTemplate<'a> {
             tos,
             max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
             may_chain: limit == 0 && !is_captured,
-            omit_icrc: false,
             may_queue,
             is_captured,
         })
@@ -160,20 +157,11 @@ impl<'a> FlowTemplate<'a> {
             class if config.is_reaction_point => class & !ECN | ECT,
             class => class,
         };
-        let mut template = Self::new(path, source_port, tos, ctx)?;
-        // A queueing discipline may segment GSO packets, and so does the receiver if they may have
-        // come from another device.
-        template.omit_icrc = template.route.ends_at_peer()
-            && !template.is_captured
-            && !template.may_queue
-            && !config.always_icrc
-            && path.elision.may_omit();
-        Some(template)
+        Self::new(path, source_port, tos, ctx)
     }
 
-    /// Returns the template for datagrams to one destination. They always carry an ICRC, because
-    /// without retransmission nothing would reveal that packets without one get lost. Multicasts
-    /// leave one by one, because the stack copies them.
+    /// Returns the template for datagrams to one destination. Multicasts leave one by one, because
+    /// the stack copies them.
     pub(super) fn datagrams(path: &'a Path, source_port: u16, ctx: EventCtx<'_>) -> Option<Self> {
         let mut template = Self::new(path, source_port, path.info.traffic_class, ctx)?;
         if path.destination.is_multicast() {
@@ -261,7 +249,7 @@ impl<'a> FlowTemplate<'a> {
         })
     }
 
-    /// Returns the IP and UDP headers of a packet. `last` caches the headers of the previous packet.
+    /// Returns the IP and UDP headers of a packet. `last` caches those of the previous packet.
     #[inline]
     pub(super) fn headers<'b>(
         &self,
@@ -289,7 +277,6 @@ impl<'a> FlowTemplate<'a> {
             IpHeader::V4(ip) => skb.finish(&self.route, &ip, &udp),
             IpHeader::V6(ip) => skb.finish(&self.route, &ip, &udp),
         };
-        self.path.elision.mark().set(&mut skb);
         finished.is_ok().then_some(skb)
     }
 }

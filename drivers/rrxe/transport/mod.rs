@@ -6,7 +6,6 @@
 pub(crate) mod flow;
 pub(crate) mod gids;
 mod guard;
-pub(crate) mod icrc_elision;
 pub(crate) mod local_queue;
 pub(crate) mod loopback;
 pub(crate) mod path;

@@ -2,7 +2,6 @@
 
 //! The path to a peer: addresses, header fields and a cached route.
 
-use super::icrc_elision::IcrcElision;
 use crate::{limits, verbs::device::DeviceState};
 use kernel::{
     new_spinlock,
@@ -29,7 +28,6 @@ pub(crate) struct Path {
     /// The route of the last packets; looked up again once the stack reports it as stale.
     #[pin]
     route: SpinLock<Option<Route>>,
-    pub(crate) elision: IcrcElision,
 }
 
 impl Path {
@@ -44,7 +42,6 @@ impl Path {
             source: AddressInfo::ip_of(&info.sgid),
             destination: AddressInfo::ip_of(&info.dgid),
             route <- new_spinlock!(None, "rrxe_path"),
-            elision: IcrcElision::new(),
         })
     }
 

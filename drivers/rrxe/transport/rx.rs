@@ -7,7 +7,6 @@
 
 use super::{
     gids::Arrival,
-    icrc_elision::Mark,
     loopback::{LoopbackBatch, LoopbackEntry},
     rx_packet::{parse, RxPacket},
 };
@@ -30,7 +29,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, LastPrefix, Prefix, ICRC, NO_ICRC},
+    icrc::{self, LastPrefix, Prefix, ICRC},
     wire::{self, Bth},
     Packet, Service, MAX_HEADER,
 };
@@ -93,17 +92,9 @@ fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
     lengths_agree.then_some(prefix)
 }
 
-/// Returns whether the ICRC is right, and the received ICRC if it is wrong; `None` if the datagram
-/// is no packet. The ICRC is not computed if nothing can have modified the datagram.
+/// Returns whether the ICRC is right; `None` if the datagram is no packet.
 #[inline(always)]
-fn check_icrc(
-    datagram: &Datagram<'_>,
-    headers: &[u8],
-    last: &mut LastPrefix,
-) -> Option<Result<(), [u8; ICRC]>> {
-    if datagram.is_as_written() {
-        return Some(Ok(()));
-    }
+fn check_icrc(datagram: &Datagram<'_>, headers: &[u8], last: &mut LastPrefix) -> Option<bool> {
     let total = datagram.payload_len();
     let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
     let prefix = last.prefix(total, datagram.ident(), || prefix(datagram))?;
@@ -118,11 +109,7 @@ fn check_icrc(
     datagram
         .copy_bits(total.checked_sub(ICRC)?, &mut received)
         .ok()?;
-    Some(if icrc::finish(state) == received {
-        Ok(())
-    } else {
-        Err(received)
-    })
+    Some(icrc::finish(state) == received)
 }
 
 /// The reception of a packet of the network stack.
@@ -193,7 +180,7 @@ impl<'a> Reception<'a> {
             return true;
         }
         let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
-        if !self.has_valid_icrc(&datagram, &packet, headers) {
+        if !self.has_valid_icrc(&datagram, headers) {
             return false;
         }
         let incoming = RxPacket::of(&packet, datagram, Some(self.dev), self.now);
@@ -235,7 +222,7 @@ impl<'a> Reception<'a> {
             && datagram.payload_len() == burst.datagram.payload_len()
             && datagram.copy_bits(0, &mut header).is_ok()
             && header == burst.next
-            && check_icrc(datagram, &header, &mut self.batch.prefix) == Some(Ok(()));
+            && check_icrc(datagram, &header, &mut self.batch.prefix) == Some(true);
         if is_next {
             burst.next = Packet::next_header(&header);
             burst.packets = burst.packets.wrapping_add(1);
@@ -243,20 +230,12 @@ impl<'a> Reception<'a> {
         is_next
     }
 
-    /// Returns whether the ICRC of a packet is right, and counts the packet if not. If it came
-    /// without an ICRC and was modified, its queue pair is told.
+    /// Returns whether the ICRC of a packet is right, and counts the packet if not.
     #[inline]
-    fn has_valid_icrc(&mut self, datagram: &Datagram<'_>, packet: &Packet, headers: &[u8]) -> bool {
+    fn has_valid_icrc(&mut self, datagram: &Datagram<'_>, headers: &[u8]) -> bool {
         let bad = match check_icrc(datagram, headers, &mut self.batch.prefix) {
-            Some(Ok(())) => return true,
-            Some(Err(NO_ICRC)) => {
-                self.batch.finish();
-                if let Some(qp) = self.tables.qps.get(packet.bth.dest_qpn, self.batch.burst) {
-                    qp.on_modified_packet(self.skb, self.arrival(), self.batch.burst);
-                }
-                Counter::BadIcrc
-            }
-            Some(Err(_)) => Counter::BadIcrc,
+            Some(true) => return true,
+            Some(false) => Counter::BadIcrc,
             None => Counter::Malformed,
         };
         self.count(bad);
@@ -372,7 +351,7 @@ impl UdpReceive for Receiver {
                 batch: RxBatch::new(&vector, burst),
                 burst: None,
             };
-            for datagram in skb.datagrams(Mark::of(&skb).is_some(), &vector) {
+            for datagram in skb.datagrams(&vector) {
                 vector.hold();
                 good &= reception.datagram(datagram);
             }

@@ -2,14 +2,7 @@
 
 //! Received packets, from the network stack or from another queue pair of the device.
 
-use super::{
-    flow::ECN,
-    gids::Arrival,
-    icrc_elision::{IcrcElision, Mark},
-    loopback::LoopbackPacket,
-    path::Path,
-    tx::Transport,
-};
+use super::{flow::ECN, gids::Arrival, loopback::LoopbackPacket, path::Path, tx::Transport};
 use crate::verbs::{device::DeviceState, mr::Span};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
@@ -81,30 +74,6 @@ impl RxPacket<'_> {
             && self
                 .arrival()
                 .is_some_and(|arrival| device.is_at_path(arrival, path, rcu))
-    }
-
-    /// Updates the state of ICRC elision with a packet from the peer. Returns whether
-    /// [`RxPacket::update_proof`] must be called for all packets of the batch.
-    #[inline]
-    pub(crate) fn update_elision(&self, elision: &IcrcElision) -> bool {
-        let Some(skb) = self.skb() else {
-            return false;
-        };
-        let mark = Mark::of(skb);
-        elision.on_mark(mark);
-        mark.is_some() && elision.is_unproven()
-    }
-
-    /// Updates the proof that GSO packets of the peer arrive unmodified.
-    #[cold]
-    pub(crate) fn update_proof(&self, elision: &IcrcElision) {
-        if let PacketSource::Datagram(datagram) = &self.source {
-            // If the payload has been moved into one buffer, it may not be as it was written.
-            let is_whole = datagram.is_in_gso_packet() && datagram.packet().has_fragments();
-            if is_whole && Mark::of(datagram.packet()).is_some() {
-                elision.on_unmodified(self.packet.packets);
-            }
-        }
     }
 
     /// Keeps the packet beyond its reception. Returns `None` if the packet can't be kept and is

@@ -24,7 +24,7 @@ use linux_rdma::{
     vector::Vector,
 };
 use rrxe_core::{
-    icrc::{self, LastPrefix, NO_ICRC},
+    icrc::{self, LastPrefix},
     Fault, TxError, TxPacket,
 };
 
@@ -80,8 +80,6 @@ pub(crate) struct TxState {
     /// Send side: the transport of the last batch. Receive side: the transport by which the last
     /// request came, and by which responses leave.
     pub(crate) transport: Cell<Transport>,
-    /// The last GSO packet was long, so that small packets are expected to form a long one again.
-    long_gso: Cell<bool>,
 }
 
 /// The packets that a batch sends, in order.
@@ -122,9 +120,9 @@ impl TxBatch {
 /// Transmits the packets of a queue pair, for the duration of a batch.
 ///
 /// Consecutive packets cross the stack together. If the device passes GSO packets on whole, packets
-/// of one size form one, and the last of them may be shorter. Otherwise they form a chain, which the
-/// stack takes apart above the device. Each packet has its own ICRC, computed for the lengths and
-/// the Identification that segmentation gives it.
+/// of one size form one, and the last of them may be shorter. Otherwise they form a chain, which
+/// the stack takes apart above the device. Each packet has its own ICRC, computed for the lengths
+/// and the Identification that segmentation gives it.
 pub(crate) struct Transmitter<'a> {
     ctx: EventCtx<'a>,
     tx: &'a TxState,
@@ -147,24 +145,19 @@ struct GsoPacket {
     /// Bytes of UDP payload of each packet.
     size: usize,
     count: u16,
-    /// The peer is on this host: the packets have no ICRC.
-    without_icrc: bool,
     /// The packet counts against the local queue until it leaves this host.
     counted: bool,
 }
 
 impl GsoPacket {
-    /// Allocates a buffer for a GSO packet that starts with `packet`. `long` tells whether many
-    /// packets are expected to follow. Returns `None` if there is no memory.
+    /// Allocates a buffer for a GSO packet that starts with `packet`. Returns `None` if there is no
+    /// memory.
     #[inline]
-    fn new(template: &FlowTemplate<'_>, packet: &TxPacket, long: bool) -> Option<Self> {
+    fn new(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<Self> {
         let size = packet.udp_payload_len() as usize;
-        // A small single packet is cheaper without page fragments.
-        let without_icrc = template.omit_icrc && (size >= SMALL || long);
         let several = size < SMALL && !packet.payload.is_empty();
         let others = if several { SMALL_GSO_PACKETS } else { 1 };
-        let linear = (!without_icrc).then(|| size.saturating_mul(others));
-        let skb = TxSkb::new(&template.route, linear)?;
+        let skb = TxSkb::new(&template.route, size.saturating_mul(others))?;
         Some(Self {
             skb,
             // Any value is valid, since no router may fragment our packets (RFC 6864). Consecutive
@@ -172,7 +165,6 @@ impl GsoPacket {
             ident: packet.psn.get() as u16,
             size,
             count: 0,
-            without_icrc,
             counted: template.may_queue && !packet.is_acknowledgement(),
         })
     }
@@ -187,8 +179,8 @@ impl GsoPacket {
     }
 
     /// Appends up to `max` packets of a burst, each derived from the previous one by
-    /// [`TxPacket::advance`]: headers, the payload by `gather`, padding, and the ICRC, or zeros if
-    /// it is omitted. Returns their number, or 0 if there is no memory. The first always fits.
+    /// [`TxPacket::advance`]: headers, the payload by `gather`, padding and ICRC. Returns their
+    /// number, or 0 if there is no memory. The first always fits.
     #[inline(always)]
     fn append(
         &mut self,
@@ -212,21 +204,17 @@ impl GsoPacket {
         };
         let first = self.ident.wrapping_add(self.count);
         let all = size.saturating_mul(count as usize);
-        let without_icrc = self.without_icrc;
         let written = self.skb.append(all, vector, |writer| {
             for done in 0..count {
                 // The cast wraps like the Identification.
                 let ident = first.wrapping_add(done as u16);
-                let icrc =
-                    (!without_icrc).then(|| template.start_icrc(packet, ident, vector, prefix));
+                let icrc = template.start_icrc(packet, ident, vector, prefix);
                 // There is room for the packets' own lengths, so the pushes can't fail.
                 let _ = writer.push(packet.header());
-                if let Some(icrc) = icrc {
-                    writer.start_sum(icrc);
-                }
+                writer.start_sum(icrc);
                 gather(done, writer)?;
                 let _ = writer.push_zeros(packet.pad.into());
-                let icrc = icrc.map_or(NO_ICRC, |_| icrc::finish(writer.end_sum()));
+                let icrc = icrc::finish(writer.end_sum());
                 let _ = writer.push(&icrc);
                 packet.advance();
             }
@@ -318,9 +306,7 @@ impl Chain {
     /// Finishes the chain for the stack. Returns `None` on failure: all of its packets are lost.
     #[inline]
     fn finish(self, template: &FlowTemplate<'_>, rcu: &rcu::Guard) -> Option<TxSkb> {
-        let mut skb = self.packets.finish(&template.route, rcu).ok()?;
-        template.path.elision.mark().set(&mut skb);
-        Some(skb)
+        self.packets.finish(&template.route, rcu).ok()
     }
 }
 
@@ -367,7 +353,7 @@ impl<'a> Transmitter<'a> {
             self.template = FlowTemplate::connected(path, tx.source_port, self.ctx);
         }
         let loopback = |template: &&FlowTemplate<'_>| {
-            !qp.device.config.always_icrc && template.is_loopback_route(rcu)
+            qp.device.config.may_bypass && template.is_loopback_route(rcu)
         };
         let mut transport = Transport::Stack;
         if let Some(template) = self.template.as_ref().filter(loopback) {
@@ -531,7 +517,7 @@ impl<'a> Transmitter<'a> {
         let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
         let new = !self.gso.as_ref().is_some_and(accepts);
         if new {
-            let gso = GsoPacket::new(template, packet, self.tx.long_gso.get());
+            let gso = GsoPacket::new(template, packet);
             self.finish();
             self.gso = gso;
         }
@@ -613,7 +599,7 @@ impl<'a> Transmitter<'a> {
         self.queue(skb, count, counted);
     }
 
-    /// Moves a packet of the stack to the queue, or counts its packets as lost if there is none.
+    /// Moves a packet of the stack to the queue. Counts its packets as lost if it is `None`.
     fn queue(&mut self, skb: Option<TxSkb>, packets: u16, counted: bool) {
         let (Some(mut skb), Some(batch)) = (skb, self.batch.as_mut()) else {
             return self.count_lost(packets);
@@ -632,12 +618,7 @@ impl<'a> Transmitter<'a> {
         let (Some(gso), Some(template)) = (gso, &self.template) else {
             return;
         };
-        let (qp, count) = (self.ctx.qp, gso.count);
-        self.tx.long_gso.set(usize::from(count) > SMALL_GSO_PACKETS);
-        if gso.without_icrc {
-            qp.with_counters(|counters| counters.add(Counter::WithoutIcrc, count.into()));
-        }
-        let counted = gso.counted;
+        let (count, counted) = (gso.count, gso.counted);
         let skb = gso.finish(template);
         self.queue(skb, count, counted);
     }

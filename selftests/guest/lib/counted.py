@@ -14,7 +14,6 @@ TRAFFIC = {
     "rcvd_pkts",
     "rcvd_bytes",
     "sq_doorbells",
-    "same_host_pkts",
     "same_device_pkts",
     "acks_piggybacked",
 }

@@ -24,7 +24,6 @@ SUITES = (
     "rrxe-quota",
     "rrxe-state",
     "rrxe-doorbell-moderation",
-    "rrxe-icrc-elision",
     "rrxe-windows",
     "rrxe-cq",
     "rrxe-tables",
