@@ -176,6 +176,14 @@ impl Prefix {
         }
     }
 
+    /// Returns the state after all bytes.
+    #[cold]
+    #[inline(never)]
+    fn whole(&self, crc: &impl Fn(u32, &[u8]) -> u32) -> u32 {
+        let from = if self.is_ipv4 { SHORTER } else { 0 };
+        crc(SEED, self.bytes.get(from..).unwrap_or_default())
+    }
+
     /// Starts the ICRC of a packet: everything up to and including `headers`, its BTH and extension
     /// headers. The caller then feeds payload and padding, and calls [`finish`]. If `headers` is
     /// shorter than a BTH, which no packet is, ones replace the BTH.
@@ -193,10 +201,7 @@ impl Prefix {
             Some(state) => {
                 state ^ difference(old.0 ^ new.0, &OF_BTH) ^ difference(old.1 ^ new.1, &OF_PSN_WORD)
             }
-            None => {
-                let from = if self.is_ipv4 { SHORTER } else { 0 };
-                crc(SEED, self.bytes.get(from..).unwrap_or_default())
-            }
+            None => self.whole(&crc),
         };
         self.state = Some(state);
         if rest.is_empty() {
@@ -223,9 +228,16 @@ impl LastPrefix {
     ) -> Option<&mut Prefix> {
         match &mut self.0 {
             Some((last, prefix)) if *last == len => prefix.set_ident(ident),
-            other => *other = Some((len, make()?)),
+            _ => self.replace(len, make)?,
         }
         self.0.as_mut().map(|(_, prefix)| prefix)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn replace(&mut self, len: usize, make: impl FnOnce() -> Option<Prefix>) -> Option<()> {
+        self.0 = Some((len, make()?));
+        Some(())
     }
 }
 
