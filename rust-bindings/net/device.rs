@@ -258,21 +258,28 @@ impl NetDevice {
                     .is_some()
     }
 
-    /// Returns whether all packets that the stack sends through the device reach its driver: no
-    /// program or rule of tc or nftables may redirect them (`sch_handle_egress()` and
-    /// `nf_hook_egress()` in net/core/dev.c), and no filter of a queueing discipline
-    /// (`tcf_classify()`, net/sched/cls_api.c).
+    /// Returns whether a program or rule of tc or nftables may change or redirect the packets that
+    /// the stack sends through the device (`sch_handle_egress()` and `nf_hook_egress()` in
+    /// net/core/dev.c).
     #[inline]
-    pub(super) fn sends_directly(&self, rcu: &rcu::Guard) -> bool {
+    pub fn has_egress_rules(&self) -> bool {
         #[cfg(CONFIG_NET_XGRESS)]
         if shim_netdev_has_tc_egress(self) {
-            return false;
+            return true;
         }
         #[cfg(CONFIG_NETFILTER_EGRESS)]
         if shim_netdev_has_nf_egress(self) {
-            return false;
+            return true;
         }
-        !self.has_queue(rcu)
+        false
+    }
+
+    /// Returns whether all packets that the stack sends through the device reach its driver: no
+    /// rule may redirect them, and no filter of a queueing discipline (`tcf_classify()`,
+    /// net/sched/cls_api.c).
+    #[inline]
+    pub(super) fn sends_directly(&self, rcu: &rcu::Guard) -> bool {
+        !self.has_egress_rules() && !self.has_queue(rcu)
     }
 
     /// Returns whether all packets that the device receives reach the network layer of its

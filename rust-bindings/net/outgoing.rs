@@ -9,6 +9,7 @@ use super::{
     addr::{field, source},
     net_exit::{InNamespace, NetExit, Owned, Siblings},
     skb::Skb,
+    tx_chain::spread_changes,
     IpVersion, NetDevice, NetNs, NetRef, IPPROTO_UDP,
 };
 use crate::raw;
@@ -318,7 +319,13 @@ unsafe extern "C" fn forwarded_hook<H: Outgoing>(
     // In a VRF, packets of this host have an incoming device, too: the VRF. No device has received
     // them (`vrf_ip_out_direct()`, drivers/net/vrf.c). Packets on a bridge have no incoming device
     // (`br_nf_post_routing()`, net/bridge/br_netfilter_hooks.c).
-    if incoming.is_null() || !skb.was_received() {
+    if !skb.was_received() {
+        // SAFETY: This host sends the packet, and this is the last hook that it passes. The callers
+        // of `nf_hook()` pass packets with a whole, linear IP header and a `protocol`.
+        unsafe { spread_changes(skb) };
+        return raw::NF_ACCEPT;
+    }
+    if incoming.is_null() {
         return raw::NF_ACCEPT;
     }
     // INVARIANT: The callers of `nf_hook()` with an incoming device (`ip_output()`,

@@ -14,7 +14,7 @@ use super::{
     Headroom, IpVersion, PacketWriter, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
-use core::{ffi::c_int, ptr};
+use core::{ffi::c_int, ops::Range, ptr};
 use kernel::{prelude::*, sync::rcu};
 
 /// A complete UDP datagram.
@@ -92,6 +92,63 @@ unsafe fn copy<const N: usize>(to: *mut u8, from: &[u8]) {
         // SAFETY: The caller guarantees valid memory.
         unsafe { to.cast::<[u8; N]>().write_unaligned(*from) };
     }
+}
+
+/// Copies the fields of the IP header that a rule of netfilter may have changed from the first
+/// packet of a chain to the others: DSCP, ECN field, IPv6 flow label, time to live. The stack does
+/// the same with addresses and ports (`__udp_gso_segment_list()`, net/ipv4/udp_offload.c), and
+/// computes header checksums. Does nothing for other packets.
+///
+/// # Safety
+///
+/// `first` is a packet that this host sends and that has passed the hooks of netfilter. It has a
+/// linear IP header of the version that its `protocol` says.
+#[inline]
+pub(super) unsafe fn spread_changes(first: &Skb) {
+    let shared = shim_skb_shinfo(first);
+    // SAFETY: The shared info is valid as long as the packet.
+    let (kind, mut next) = unsafe { ((*shared).gso_type, (*shared).frag_list) };
+    let is_chain = kind & raw::SKB_GSO_FRAGLIST as u32 != 0;
+    while is_chain && !next.is_null() {
+        // SAFETY: On this host only `TxChain` makes chains, and packets that were received and are
+        // forwarded do not get here. So each packet of the list has the headers of `TxDatagram` in
+        // front of its data. A copy of the first packet may share the others, and wants the same
+        // fields.
+        let is_spread = unsafe {
+            let (from, to) = (
+                raw::shim_skb_network_header(first.as_raw()),
+                raw::shim_skb_network_header(next),
+            );
+            next = *link(next);
+            match first.version() {
+                // Type of service; time to live.
+                IpVersion::V4 => spread(from, to, 1..2) | spread(from, to, 8..9),
+                // Traffic class and flow label; hop limit.
+                IpVersion::V6 => spread(from, to, 0..4) | spread(from, to, 7..8),
+            }
+        };
+        if !is_spread {
+            return;
+        }
+    }
+}
+
+/// Copies a range of bytes. Returns whether they differed.
+///
+/// # Safety
+///
+/// The range is valid for reads from `from` and for writes to `to`.
+#[inline]
+unsafe fn spread(from: *const u8, to: *mut u8, range: Range<usize>) -> bool {
+    let mut differed = false;
+    for at in range {
+        // SAFETY: The caller guarantees valid memory.
+        unsafe {
+            differed |= *from.add(at) != *to.add(at);
+            *to.add(at) = *from.add(at);
+        }
+    }
+    differed
 }
 
 /// A packet, or several of one flow that cross the stack together.
@@ -216,9 +273,10 @@ impl TxChain {
                 (*shared).gso_segs = self.count;
                 (*shared).gso_type = (raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_FRAGLIST) as u32;
                 if route.ends_at_peer() {
-                    // An encapsulation socket receives the chain (udp_unexpected_gso() in
-                    // include/linux/udp.h).
+                    // Lets an encapsulation socket receive the chain: see `TxSkb::segment`.
                     (*shared).gso_type |= raw::SKB_GSO_UDP_TUNNEL as u32;
+                    raw::shim_skb_reset_inner_headers(raw);
+                    raw::shim_skb_reset_inner_mac_header(raw);
                 }
                 raw::shim_skb_set_checksum_unnecessary(raw);
                 let udp_len = (*raw).len.wrapping_sub(version.header_len() as u32) as u16;

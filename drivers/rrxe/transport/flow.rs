@@ -135,6 +135,8 @@ impl<'a> FlowTemplate<'a> {
         } else {
             0
         };
+        // Such rules see only the first packet of a chain.
+        let may_chain = limit == 0 && !is_captured && !dev.has_egress_rules();
         Some(Self {
             path,
             headroom: route.headroom(rcu),
@@ -142,7 +144,7 @@ impl<'a> FlowTemplate<'a> {
             source_port,
             tos,
             max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
-            may_chain: limit == 0 && !is_captured,
+            may_chain,
             may_queue,
             is_captured,
         })

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Chains of packets: packets of one queue pair cross the stack of the receiver together (GRO).
+"""Chains of packets: packets of one queue pair cross a stack together, at the receiver by GRO.
 
 The hosts are namespaces joined by a veth that carries single packets. Its receiving end has NAPI,
 and keeps packets for as long as a test needs to send them.
@@ -33,11 +33,14 @@ OPCODES = {
 # The disturbances of packets on their way; most packets have none.
 DISTURBANCES = (*[""] * 20, "loss", "wrong ICRC", "mark", "fragment", "UDP length", "other number", "duplicate")
 
-# Counts the packets that IP delivers to RoCEv2's port. A chain is one packet.
-COUNTER = """
-table inet delivered {
-    counter roce { }
-    chain input { type filter hook input priority 0; udp dport 4791 counter name roce; }
+# Counts the packets that IP delivers to RoCEv2's port, and those that it sends there. A chain is one
+# packet.
+COUNTERS = """
+table inet roce {
+    counter delivered { }
+    counter sent { }
+    chain input { type filter hook input priority 0; udp dport 4791 counter name delivered; }
+    chain output { type filter hook output priority 0; udp dport 4791 counter name sent; }
 }
 """
 
@@ -61,27 +64,28 @@ def connection(drivers=("rrxe", "rrxe"), version=4, seed="chains", **more):
             host.machine.run(f"ethtool -K {host.netdev} tso off tx-gso-list off")
             receive_offload(host, "on")
             if not debug_kernel():  # it has no nf_tables
-                host.machine.run(f"nft -f - <<'END'{COUNTER}END")
+                host.machine.run(f"nft -f - <<'END'{COUNTERS}END")
         with traffic.connection(hosts, rng, version=version, **more) as sides:
             yield hosts, sides, rng
 
 
-def packets_of(host):
-    """Returns the number of packets that the host's stack has delivered, and of those that its
-    device has received."""
-    shown = host.machine.run("nft list counter inet delivered roce")
-    delivered = int(re.search(r"packets (\d+)", shown).group(1))
-    return delivered, host.machine.look("statistics", host.device)["rcvd_pkts"]
+def packets_of(host, way="delivered"):
+    """Returns the number of packets that the host's stack has delivered or sent, and of those that
+    its device has received or sent."""
+    shown = host.machine.run(f"nft list counter inet roce {way}")
+    counted = int(re.search(r"packets (\d+)", shown).group(1))
+    counter = {"delivered": "rcvd_pkts", "sent": "sent_pkts"}[way]
+    return counted, host.machine.look("statistics", host.device)[counter]
 
 
-def per_chain(hosts, sides, rng):
+def per_chain(hosts, sides, rng, way="delivered"):
     """Returns the number of RoCE packets in each packet of the stack, for each host."""
-    before = [packets_of(host) for host in hosts]
+    before = [packets_of(host, way) for host in hosts]
     traffic.large(rng, sides)
     found = []
-    for host, (delivered, received) in zip(hosts, before):
-        now = packets_of(host)
-        found.append((now[1] - received) / (now[0] - delivered))
+    for host, (counted, packets) in zip(hosts, before):
+        now = packets_of(host, way)
+        found.append((now[1] - packets) / (now[0] - counted))
     return found
 
 
@@ -94,6 +98,35 @@ def formed(version):
         for host in hosts:
             receive_offload(host, "off")
         equal("packets in a chain without GRO", per_chain(hosts, sides, rng), [1, 1])
+
+
+@case(timeout=120, debug=False, each={"ipv4": 4, "ipv6": 6})
+def sent(version):
+    """Packets leave as chains, except while a capture or a rule of tc sees the device."""
+    with connection(version=version, seed="chains/sent") as (hosts, sides, rng):
+        found = per_chain(hosts, sides, rng, "sent")
+        require(min(found) > 3, f"packets in a chain: {found}")
+        with capture.capture(hosts[0].netdev, "a"):
+            equal("packets in a chain beside a capture", per_chain(hosts, sides, rng, "sent"), [1, 1])
+        found = per_chain(hosts, sides, rng, "sent")
+        require(min(found) > 3, f"packets in a chain after the capture: {found}")
+        netdev = hosts[0].netdev
+        hosts[0].machine.batch("tc", f"qdisc add dev {netdev} clsact", f"filter add dev {netdev} egress matchall action pass")
+        equal("packets in a chain beside a rule", per_chain(hosts, sides, rng, "sent")[0], 1)
+
+
+@case(timeout=120, debug=False, each={"ipv4": "ip", "ipv6": "ip6"})
+def rewritten(version):
+    """A rule of netfilter that sets the DSCP at the sender applies to each packet of a chain."""
+    with connection(version={"ip": 4, "ip6": 6}[version], seed="chains/rewritten") as (hosts, sides, rng):
+        rule = f"type filter hook postrouting priority 0; udp dport 4791 {version} dscp set cs1;"
+        hosts[0].machine.run(f"nft 'table inet rewrite {{ chain postrouting {{ {rule} }}; }}'")
+        rule = f"type filter hook input priority 0; udp dport 4791 {version} dscp != cs1 counter name others;"
+        hosts[1].machine.run(f"nft 'table inet seen {{ counter others {{ }}; chain input {{ {rule} }}; }}'")
+        found = per_chain(hosts, sides, rng, "sent")
+        require(min(found) > 3, f"packets in a chain: {found}")
+        shown = hosts[1].machine.run("nft list counter inet seen others")
+        require("packets 0 " in shown, f"packets with another DSCP: {shown}")
 
 
 @case(timeout=400, debug=("alone",), each=PAIRS)

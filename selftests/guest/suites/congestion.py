@@ -9,6 +9,7 @@ import json
 import random
 import time
 
+import capture
 import packets
 import testbed
 from counted import read, rise
@@ -72,7 +73,10 @@ def loaded_with(host, parameters):
 
 @contextlib.contextmanager
 def every_packet_marked():
-    """Marks ECN-capable RoCE packets that leave this host within the block."""
+    """Marks ECN-capable RoCE packets that leave this host within the block.
+
+    A capture makes them leave one by one. A queue marks only the first packet of a chain.
+    """
     run = bed.here.machine.run
     run("tc qdisc add dev eth0 root handle 1: prio")
     try:
@@ -80,7 +84,8 @@ def every_packet_marked():
             "tc filter add dev eth0 parent 1: protocol ip u32 match ip dport 4791 0xffff match ip tos 0x02 0x03"
             " action pedit ex munge ip tos set 3 retain 3 pipe csum ip"
         )
-        yield
+        with capture.capture("eth0"):
+            yield
     finally:
         run("tc qdisc del dev eth0 root")
 

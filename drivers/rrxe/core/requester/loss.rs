@@ -31,11 +31,10 @@
 
 use super::peer::{Arq, ReadRestart};
 use super::rtt::MIN_PTO;
-use super::transmit::Poll;
-use super::{Ctx, RecoveryMode, Requester, RequesterEnv as Env, SendOp, SendSlot};
+use super::scoreboard::Scoreboard;
+use super::{RecoveryMode, Requester, SendSlot};
 use crate::congestion::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
-use crate::TxError;
 
 /// Maximum number of times that a probe doubles the time to the next one (RFC 6298). The back-off
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
@@ -56,13 +55,6 @@ const MAX_REPAIR: u32 = 64;
 /// Number of packets of the second repair that tests the peer: more than a full queue usually drops
 /// in a row.
 const TEST_REPAIR: u32 = 8;
-
-/// Maximum number of gaps tracked. Later ones are found when nothing before them is missing.
-const MAX_GAPS: usize = 8;
-
-/// Maximum number of work requests that are searched for the READ of a gap. Each early response
-/// causes a search, and local operations, which have no PSN, may fill the queue behind a READ.
-const MAX_SEARCH: usize = 64;
 
 /// How a loss was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +141,7 @@ pub(super) struct Loss {
     pub(super) repair: Option<Repair>,
     /// The oldest READ or atomic, if its unanswered part was retransmitted.
     asked: Option<AskedRead>,
-    scoreboard: Scoreboard,
+    pub(super) scoreboard: Scoreboard,
     /// Repairs in a row that were acknowledged alone, and too early to be the answer.
     early_alone: u8,
     /// The PSN of a NAK Sequence Error beyond a READ or atomic that is not answered yet.
@@ -172,7 +164,7 @@ impl Loss {
 
     /// Returns whether a gap has not been asked for yet.
     pub(super) fn gaps_are_due(&self) -> bool {
-        self.scoreboard.gaps.iter().flatten().any(|gap| !gap.asked)
+        self.scoreboard.has_due_gap()
     }
 }
 
@@ -579,11 +571,7 @@ impl<C: CongestionControl> Requester<C> {
         self.since_ackreq = 0;
         self.ack_deadline = None;
         self.loss = Loss {
-            scoreboard: Scoreboard {
-                seen: self.una,
-                passed: self.una,
-                ..Scoreboard::default()
-            },
+            scoreboard: Scoreboard::at(self.una),
             ..Loss::default()
         };
         self.gaps.forget();
@@ -631,164 +619,5 @@ impl<C: CongestionControl> Requester<C> {
             repair.peer_test = false;
         }
         repair.stage = Stage::Due(None);
-    }
-}
-
-/// Responses of one READ, from the first missing one to the last.
-#[derive(Clone, Copy, Debug)]
-struct Gap {
-    from: Psn,
-    /// One beyond the last PSN of the READ.
-    until: Psn,
-    /// Counter value of the READ's work request; see `Requester::slot`.
-    number: u32,
-    asked: bool,
-}
-
-/// Result of the search for a gap in the responses to READs.
-enum Search {
-    Found(Gap),
-    /// All work requests in question were examined.
-    Nothing,
-    /// The search ended before it came to the work requests in question.
-    Ended,
-}
-
-/// The READ responses that are missing beyond the lost packet (the scoreboard of RFC 6675).
-///
-/// The requester asks for them as soon as an answer beyond them arrives. Otherwise each loss would
-/// wait a round trip for the repair of the one before it.
-#[derive(Clone, Debug, Default)]
-struct Scoreboard {
-    /// One beyond the highest answered PSN; stale if not beyond `una`.
-    seen: Psn,
-    /// One beyond the highest missing PSN that is not in the list; stale if not beyond `una`.
-    passed: Psn,
-    gaps: [Option<Gap>; MAX_GAPS],
-}
-
-impl Scoreboard {
-    /// Returns whether this PSN was asked for again as part of a gap.
-    fn was_asked(&self, psn: Psn) -> bool {
-        self.gaps
-            .iter()
-            .flatten()
-            .any(|gap| gap.asked && psn.since(gap.from) < gap.until.since(gap.from))
-    }
-
-    /// Adds a gap. Returns whether it is in the list now.
-    fn push(&mut self, gap: Gap) -> bool {
-        if self.gaps.iter().flatten().any(|g| g.until == gap.until) {
-            return true;
-        }
-        let free = self.gaps.iter_mut().find(|entry| entry.is_none());
-        free.map(|entry| *entry = Some(gap)).is_some()
-    }
-
-    /// Forgets the gaps that have been answered.
-    #[inline(always)]
-    fn progress(&mut self, una: Psn, max: Psn) {
-        let left = max.since(una);
-        for entry in &mut self.gaps {
-            // An outstanding gap ends after `una` and at most at `max`. The list is nearly always
-            // empty, so the loop avoids writes.
-            entry.take_if(|gap| gap.until.since(una).wrapping_sub(1) >= left);
-        }
-    }
-}
-
-impl<C: CongestionControl> Requester<C> {
-    /// Notes a READ response beyond `una`.
-    pub(super) fn note_answer<P>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
-        let at = psn.since(self.una);
-        let before = self.distance(self.loss.scoreboard.seen);
-        if at >= before {
-            self.loss.scoreboard.seen = psn.next();
-        }
-        if at <= before {
-            return;
-        }
-        let gap = match self.unanswered(slots, before, at) {
-            Search::Found(gap) => gap,
-            Search::Nothing => return,
-            Search::Ended => {
-                self.loss.scoreboard.passed = psn;
-                return;
-            }
-        };
-        // The requester asks for the parts of a READ in order: a peer that answers a later part may
-        // take that answer for the whole READ (rdma_rxe does).
-        let passed = self.distance(self.loss.scoreboard.passed);
-        let read = self.slot(slots, gap.number);
-        let is_passed = read.is_some_and(|read| read.progress.first_psn.since(self.una) < passed);
-        // A gap that starts at `una` is repaired as a loss. With reordering, a late packet is not
-        // asked for at once.
-        let asks = before != 0 && !self.gaps.is_late() && !is_passed;
-        if !asks || !self.loss.scoreboard.push(gap) || gap.until.since(self.una) < at {
-            self.loss.scoreboard.passed = psn;
-        }
-    }
-
-    /// Returns the distance from `una` to a PSN of the scoreboard; 0 if that is stale.
-    fn distance(&self, psn: Psn) -> u32 {
-        match psn.since(self.una) {
-            distance if distance <= self.max_psn.since(self.una) => distance,
-            _ => 0,
-        }
-    }
-
-    /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
-    /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
-    fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
-        let mut number = self.tail.wrapping_add(1);
-        for _ in 0..MAX_SEARCH {
-            let Some(slot) = self.slot(slots, number).filter(|slot| slot.is_started()) else {
-                return Search::Nothing;
-            };
-            let first = slot.progress.first_psn.since(self.una);
-            if first >= to && !slot.op.is_local() {
-                return Search::Nothing;
-            }
-            if slot.last_psn().since(self.una) >= from && slot.op == SendOp::Read {
-                return Search::Found(Gap {
-                    from: self.una.add(first.max(from)),
-                    until: slot.last_psn().next(),
-                    number,
-                    asked: false,
-                });
-            }
-            number = number.wrapping_add(1);
-        }
-        Search::Ended
-    }
-
-    /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
-    pub(super) fn send_gaps(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
-        for n in 0..MAX_GAPS {
-            let gap = self.loss.scoreboard.gaps.get(n).copied().flatten();
-            let Some(gap) = gap.filter(|gap| !gap.asked) else {
-                continue;
-            };
-            if self.rnr_wait.is_some() || !self.congestion.ready(cx.now) {
-                return true;
-            }
-            if poll.progress.sent >= poll.budget {
-                poll.progress.more = true;
-                return false;
-            }
-            let sent = self.send_again(cx, poll, gap.number, gap.from);
-            if matches!(sent, Err(TxError::NoRoom)) {
-                return false;
-            }
-            // A gap that cannot be asked for now is repaired when nothing before it is missing.
-            let asked = sent.is_ok().then_some(Gap { asked: true, ..gap });
-            if let Some(entry) = self.loss.scoreboard.gaps.get_mut(n) {
-                *entry = asked;
-            }
-            self.gaps.comes_again(gap.until.prev());
-            let len = gap.until.since(gap.from);
-            self.rtt.retransmitted(gap.from, len);
-        }
-        true
     }
 }

@@ -15,6 +15,7 @@ mod peer;
 mod request;
 mod response;
 mod rtt;
+mod scoreboard;
 mod transmit;
 
 pub use crate::congestion::{MAX_WINDOW, WINDOW};
