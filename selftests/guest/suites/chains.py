@@ -33,8 +33,8 @@ OPCODES = {
 # The disturbances of packets on their way; most packets have none.
 DISTURBANCES = (*[""] * 20, "loss", "wrong ICRC", "mark", "fragment", "UDP length", "other number", "duplicate")
 
-# Counts the packets that IP delivers to RoCEv2's port, and those that it sends there. A chain is one
-# packet.
+# Counts the packets that IP delivers to RoCEv2's port, and those that it sends to it. A chain is
+# one packet.
 COUNTERS = """
 table inet roce {
     counter delivered { }
