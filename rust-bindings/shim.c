@@ -762,6 +762,11 @@ SHIM void shim_skb_gro_set_last(struct sk_buff *skb, struct sk_buff *last)
 	NAPI_GRO_CB(skb)->last = last;
 }
 
+SHIM bool shim_skb_is_encapsulated(const struct sk_buff *skb)
+{
+	return skb->encapsulation;
+}
+
 SHIM void shim_skb_set_checksum_unnecessary(struct sk_buff *skb)
 {
 	skb->ip_summed = CHECKSUM_UNNECESSARY;

@@ -10,7 +10,7 @@
 
 use super::{
     gro::{MAX_LEN, MAX_PACKETS},
-    skb::{link, shim_skb_shinfo, Skb},
+    skb::{link, shim_skb_is_encapsulated, shim_skb_shinfo, Skb},
     Headroom, IpVersion, PacketWriter, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
 };
 use crate::{raw, vector::Vector};
@@ -108,12 +108,15 @@ pub(super) unsafe fn spread_changes(first: &Skb) {
     let shared = shim_skb_shinfo(first);
     // SAFETY: The shared info is valid as long as the packet.
     let (kind, mut next) = unsafe { ((*shared).gso_type, (*shared).frag_list) };
-    let is_chain = kind & raw::SKB_GSO_FRAGLIST as u32 != 0;
-    while is_chain && !next.is_null() {
+    let own = (raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_FRAGLIST) as u32;
+    let is_chain = kind & !(raw::SKB_GSO_UDP_TUNNEL as u32) == own;
+    // In a tunnel, the first packet has an outer header, and the others have not.
+    let is_encapsulated = shim_skb_is_encapsulated(first);
+    while is_chain && !is_encapsulated && !next.is_null() {
         // SAFETY: On this host only `TxChain` makes chains, and packets that were received and are
-        // forwarded do not get here. So each packet of the list has the headers of `TxDatagram` in
-        // front of its data. A copy of the first packet may share the others, and wants the same
-        // fields.
+        // forwarded get here only in tunnels. So each packet of the list has the headers of
+        // `TxDatagram` in front of its data, of the version of the first one. A copy of the first
+        // packet may share the others, which then get the same values twice.
         let is_spread = unsafe {
             let (from, to) = (
                 raw::shim_skb_network_header(first.as_raw()),
