@@ -149,6 +149,25 @@ struct GsoPacket {
     counted: bool,
 }
 
+/// Writes the UDP payload of a packet: headers, the payload by `gather`, padding and ICRC. `icrc`
+/// is the state of the ICRC after the headers. The writer has capacity for all of it.
+#[inline(always)]
+fn write(
+    packet: &TxPacket,
+    icrc: u32,
+    writer: &mut PacketWriter<'_>,
+    gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+) -> Result<(), TxError> {
+    // The pushes cannot fail, because there is capacity.
+    let _ = writer.push(packet.header());
+    writer.start_sum(icrc);
+    gather(writer)?;
+    let _ = writer.push_zeros(packet.pad.into());
+    let icrc = icrc::finish(writer.end_sum());
+    let _ = writer.push(&icrc);
+    Ok(())
+}
+
 impl GsoPacket {
     /// Allocates a buffer for a GSO packet that starts with `packet`. Returns `None` if there is no
     /// memory.
@@ -209,13 +228,7 @@ impl GsoPacket {
                 // The cast wraps like the Identification.
                 let ident = first.wrapping_add(done as u16);
                 let icrc = template.start_icrc(packet, ident, vector, prefix);
-                // There is room for the packets' own lengths, so the pushes can't fail.
-                let _ = writer.push(packet.header());
-                writer.start_sum(icrc);
-                gather(done, writer)?;
-                let _ = writer.push_zeros(packet.pad.into());
-                let icrc = icrc::finish(writer.end_sum());
-                let _ = writer.push(&icrc);
+                write(packet, icrc, writer, |writer| gather(done, writer))?;
                 packet.advance();
             }
             Ok(())
@@ -274,14 +287,7 @@ impl Chain {
         let headers = template.headers(ident, size, headers);
         let icrc = template.start_icrc(packet, ident, vector, prefix);
         let made = TxDatagram::new(template.headroom, headers, size, vector, |writer| {
-            // There is room for the packet's own length, so the pushes can't fail.
-            let _ = writer.push(packet.header());
-            writer.start_sum(icrc);
-            gather(writer)?;
-            let _ = writer.push_zeros(packet.pad.into());
-            let icrc = icrc::finish(writer.end_sum());
-            let _ = writer.push(&icrc);
-            Ok(())
+            write(packet, icrc, writer, gather)
         });
         let Ok(made) = made else {
             return Ok(false);
@@ -290,7 +296,9 @@ impl Chain {
         match this {
             Some(chain) => {
                 chain.next_ident = next_ident;
-                Ok(chain.packets.push(made).is_ok())
+                let is_pushed = chain.packets.push(made).is_ok();
+                debug_assert!(is_pushed, "the chain accepts the packet");
+                Ok(is_pushed)
             }
             None => {
                 *this = Some(Self {
@@ -556,7 +564,7 @@ impl<'a> Transmitter<'a> {
             match Chain::append(chain, template, packet, scratch, |to| gather(done, to)) {
                 Ok(true) => packet.advance(),
                 Ok(false) => return Ok(done),
-                // The caller meets with the error again, as the first packet.
+                // The next call returns the error, for its first packet.
                 Err(_) if done != 0 => return Ok(done),
                 Err(error) => return Err(error),
             }
@@ -581,6 +589,7 @@ impl<'a> Transmitter<'a> {
     /// Ends the batch: moves an unfinished GSO packet or chain to the queue.
     #[inline]
     pub(crate) fn finish(&mut self) {
+        debug_assert!(self.gso.is_none() || self.chain.is_none());
         // Most calls handle received packets, and find none.
         if self.gso.is_some() {
             self.finish_gso();
