@@ -110,7 +110,7 @@ pub(super) unsafe fn spread_changes(first: &Skb) {
     let (kind, mut next) = unsafe { ((*shared).gso_type, (*shared).frag_list) };
     let own = (raw::SKB_GSO_UDP_L4 | raw::SKB_GSO_FRAGLIST) as u32;
     let is_chain = kind & !(raw::SKB_GSO_UDP_TUNNEL as u32) == own;
-    // In a tunnel, the first packet has an outer header, and the others have not.
+    // In a tunnel, only the first packet has an outer header.
     let is_encapsulated = shim_skb_is_encapsulated(first);
     while is_chain && !is_encapsulated && !next.is_null() {
         // SAFETY: On this host only `TxChain` makes chains, and packets that were received and are
