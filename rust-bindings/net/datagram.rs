@@ -17,7 +17,8 @@ impl UdpPacket {
     ///
     /// - the sender's stack has passed on several without segmenting them (`SKB_GSO_UDP_L4`), for
     ///   example over a veth, or
-    /// - GRO has made a chain of packets (`SKB_GSO_FRAGLIST`), each of which has its own headers.
+    /// - GRO or the sender has made a chain of packets (`SKB_GSO_FRAGLIST`), each of which has its
+    ///   own headers.
     ///
     /// Copies and checksums of the bytes use `vector`.
     #[inline]
@@ -54,10 +55,10 @@ impl UdpPacket {
     fn first_member(&self, size: usize) -> Option<&UdpPacket> {
         let shared = shim_skb_shinfo(self.fields());
         // SAFETY: The packet is valid by the type invariant, and the packets of its list live as
-        // long as it does. If it is a chain, GRO has made it of packets for a socket of this crate:
-        // UDP segments other chains, which lack the bit of tunnels (`udp_unexpected_gso()`,
-        // include/linux/udp.h). `GroPacket::append` has established the invariants of `UdpPacket`
-        // for the packets of the list.
+        // long as it does. UDP passes on chains with the bit of tunnels only, and segments others
+        // (`udp_unexpected_gso()`, include/linux/udp.h). Such a chain was made by GRO for a socket
+        // of this crate, or by `TxChain` for the other end of a veth. `GroPacket::append` and
+        // `TxDatagram` establish the invariants of `UdpPacket` for the packets of the list.
         unsafe {
             let is_chain = (*shared).gso_type & raw::SKB_GSO_FRAGLIST as u32 != 0;
             let own = raw::shim_skb_pagelen(self.as_raw()) as usize;
