@@ -506,6 +506,7 @@ impl<C: CongestionControl> Requester<C> {
             self.loss.repair = Some(Repair { len, ..repair });
             return None;
         }
+        self.rtt.probed = cause == Cause::Probe;
         let time = now.saturating_sub(at);
         let early = self.rtt.is_too_early(at, now);
         let late = original || early;

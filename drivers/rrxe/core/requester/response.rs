@@ -43,6 +43,9 @@ impl<C: CongestionControl> Requester<C> {
         }
         let credit = credit_code(packet);
         if !self.is_outstanding(packet.psn()) {
+            if packet.operation == Operation::Acknowledge && packet.psn().next() == self.una {
+                self.rtt.on_duplicate();
+            }
             if self.is_credit_update(packet, credit) {
                 return Outcome::transmit(self.can_send(cx.slots));
             }

@@ -18,6 +18,9 @@ const MIN_LIFETIME: u64 = 10_000_000_000;
 /// Consecutive round trips, each four times as long as the shortest one, that show a longer path.
 const MAX_LONGER: u8 = 16;
 
+/// Largest exponent of the back-off after superfluous probes.
+const MAX_BACK_OFF: u32 = 10;
+
 /// A round-trip time estimate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Estimate {
@@ -78,6 +81,10 @@ pub(super) struct Rtt {
     pub(super) timed: Option<(Psn, u64)>,
     /// Send time of the oldest packet in flight, or of a later one that is already acknowledged.
     pub(super) flight_start: u64,
+    /// The last repair that was acknowledged was a probe.
+    pub(super) probed: bool,
+    /// Number of superfluous probes since the last round trip, at most [`MAX_BACK_OFF`].
+    superfluous: u32,
 }
 
 impl Rtt {
@@ -111,7 +118,18 @@ impl Rtt {
         } else {
             self.estimate()
         };
-        srtt.saturating_add(rttvar.saturating_mul(4)).max(min)
+        let rto = srtt.saturating_add(rttvar.saturating_mul(4)).max(min);
+        rto.saturating_mul(1u64.wrapping_shl(self.superfluous))
+    }
+
+    /// Handles an acknowledgement of what had been acknowledged: the peer had received the packet
+    /// of the last probe before. If the round trip has become longer than the timeout, every probe
+    /// is superfluous, and leaves no round trip to measure. So the timeout doubles until there is
+    /// one (Karn's algorithm, RFC 6298, 5.7).
+    pub(super) fn on_duplicate(&mut self) {
+        if core::mem::take(&mut self.probed) {
+            self.superfluous = self.superfluous.saturating_add(1).min(MAX_BACK_OFF);
+        }
     }
 
     /// Returns whether a packet sent at that time cannot have been answered yet.
@@ -134,6 +152,7 @@ impl Rtt {
             .take_if(|(psn, _)| psn.since(first) < acknowledged);
         if let Some((_, sent)) = timed.filter(|_| clean) {
             let time = now.saturating_sub(sent);
+            self.superfluous = 0;
             self.packets.sample(time);
             self.sample_latest(time);
             self.sample_min(time, now);
@@ -237,6 +256,25 @@ mod tests {
             rtt.sample_latest(200);
         }
         assert!(rtt.shows_a_full_queue());
+    }
+
+    /// The timeout doubles with each superfluous probe, until there is a round trip.
+    #[test]
+    fn backs_off_until_a_round_trip() {
+        let mut rtt = Rtt::default();
+        rtt.packets.sample(4_000);
+        for factor in [1, 2, 4] {
+            assert_eq!(rtt.rto(false, 0), factor * 12_000);
+            rtt.probed = true;
+            rtt.on_duplicate();
+            rtt.on_duplicate();
+        }
+        rtt.timed = Some((Psn::new(5), 1_000));
+        rtt.on_progress(Psn::new(5), 1, false, 9_000);
+        assert_eq!(rtt.rto(false, 0), 8 * 12_000);
+        rtt.timed = Some((Psn::new(5), 1_000));
+        rtt.on_progress(Psn::new(5), 1, true, 5_000);
+        assert!(rtt.rto(false, 0) <= 12_000);
     }
 
     /// Times from repairs to their answers keep the timeout in step if there are no others.
