@@ -111,7 +111,7 @@ BOOTS = (
     Boot("mpi", "mpi", debug=False, packages=PROGRAMS, together="applications"),
     Boot("applications", "applications", debug=False, packages=PROGRAMS, together="applications"),
     Boot("monitoring", "monitoring", debug=False, packages=PROGRAMS, together="applications"),
-    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True, cpus=1),
+    Boot("conformance-rxe", "conformance", hosts=1, drivers=("rdma_rxe",), debug=False, scripts=True, cpus=1, icount=True),
     Boot("srq", "srq", together="hostile", port=True),
     Boot("path-mtu", "path_mtu", hosts=1, together="one-host-traffic", leaks=False),
     Boot("gso", "gso", hosts=1, together="one-host-traffic", leaks=False, port=True),
@@ -124,7 +124,7 @@ BOOTS = (
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),
     Boot("statements", "statements", together="hostile"),
-    Boot("conformance", "conformance", hosts=1, debug=False, scripts=True, cpus=1),
+    Boot("conformance", "conformance", hosts=1, debug=False, scripts=True, cpus=1, icount=True),
     Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
     # After the suites that count violations: it saturates the counters.
     Boot("counters", "counters", together="traffic", leaks=False, port=True),
