@@ -392,6 +392,9 @@ class Guest:
             # watchdog eventually distrusts it and switches to the HPET; each read of the HPET
             # leaves the emulated code.
             arguments += ["tsc=nowatchdog"]
+            # A busy host can stop the thread of a CPU for longer than the 20 s after which the
+            # kernel reports a stall.
+            arguments += ["rcupdate.rcu_cpu_stall_timeout=120", "watchdog_thresh=60"]
         arguments += self.kernel_arguments()
         words += ["-kernel", str(kernel / "vmlinux"), "-append", " ".join(arguments)]
         if (kernel / "initrd").exists():
