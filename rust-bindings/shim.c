@@ -618,6 +618,12 @@ SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb)
 	return skb_shinfo(skb);
 }
 
+/* Without tracepoints it is a static inline. */
+SHIM void shim_consume_skb(struct sk_buff *skb)
+{
+	consume_skb(skb);
+}
+
 SHIM void shim_skb_dst_drop(struct sk_buff *skb)
 {
 	skb_dst_drop(skb);

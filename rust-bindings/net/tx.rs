@@ -305,6 +305,6 @@ impl TxSkb {
 impl Drop for TxSkb {
     fn drop(&mut self) {
         // SAFETY: `self` owns the only reference to the packet (type invariant).
-        unsafe { raw::consume_skb(self.as_raw()) };
+        unsafe { raw::shim_consume_skb(self.as_raw()) };
     }
 }
