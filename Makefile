@@ -34,6 +34,9 @@ test: modules-$(KERNEL) provider ## all tests, on the host and in guests (KERNEL
 test-debug: modules-debug provider ## all guest tests under the debug kernel
 	@selftests/run test --lane debug --all-debug $(ARGS)
 
+test-offloads: modules-default provider ## the suites that depend on the form of packets, without each offload in turn [ARGS="gro sg"]
+	@selftests/run offloads $(ARGS)
+
 fuzz: ## the fuzz targets, longer than make test does: [TARGET=…] [SECONDS=600] [INPUT=file: run that once]
 	@selftests/run fuzz $(if $(TARGET),--target '$(TARGET)') $(if $(SECONDS),--seconds '$(SECONDS)') $(if $(INPUT),--input '$(INPUT)')
 
@@ -133,4 +136,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug fuzz soak replay mutants goodput fairness bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider programs deb lint clean install uninstall help
+.PHONY: run test test-debug test-offloads fuzz soak replay mutants goodput fairness bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider programs deb lint clean install uninstall help

@@ -25,6 +25,7 @@ class Boot:
     - `extra`: the kernel has the modules that Debian leaves out (qemu/kernel/extra-modules).
     - `icount`: the guest has one CPU, and its clock counts instructions, so that a suite can judge
       times.
+    - `without`: the name of an offload that the network devices of the guests do not have.
     - `poison`: the kernel fills memory from kmalloc() with a pattern when it is freed.
     - `together`: suites with equal names share one boot, one after the other. A boot takes ten
       seconds of two CPUs. The check for leaks follows the last suite.
@@ -49,6 +50,7 @@ class Boot:
     port: bool = False
     poison: bool = False
     icount: bool = False
+    without: str = ""
 
     @property
     def repeats(self):
@@ -135,6 +137,8 @@ BOOTS = (
     Boot("multicast", "multicast", debug=False, together="traffic", leaks=False, port=True),
     Boot("budgets", "budgets", hosts=1, debug=False, cpus=1, icount=True, together="clock"),
     Boot("dead-peer", "dead_peer", hosts=1, debug=False, cpus=1, icount=True, together="clock"),
+    Boot("data-without-gro", "data", debug=False, together="without-gro", cpus=1, without="gro"),
+    Boot("reordering-without-gro", "reordering", debug=False, together="without-gro", cpus=1, without="gro"),
     Boot("rdma-core", "rdma_core", hosts=1, dynamic=True, debug=False),
     Boot("rdma-core-65", "rdma_core", hosts=1, dynamic=True, debug=False, release="forky", cpus=1),
     Boot("interop-rdmacm", "rdmacm", drivers=INTEROP, debug=False, together="interop", cpus=1),

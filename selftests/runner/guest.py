@@ -130,8 +130,10 @@ def _short(path):
     return os.path.relpath(path, TOP)
 
 
-def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
-    """Runs suites in one boot, and reports each case as `lane/boot/case`."""
+def run_boot(lane, boots, kernel, modules, driver, report, out, only, core, without):
+    """Runs suites in one boot, and reports each case as `lane/boot/case`.
+
+    `without` is the name of an offload that the guests do not have, or empty."""
     boot = boots[0]
     drivers = [driver if name == "test" else name for name in boot.drivers[: boot.hosts]]
     environment = {**os.environ, "ROLES": "both" if len(set(drivers)) > 1 else "client"}
@@ -145,7 +147,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
 
     run = _Run(f"{lane}/{name}", suites, report)
     # Results of the default set only, with the default seed.
-    by_default = driver == "rrxe" and not only and "RRXE_SEED" not in environment
+    by_default = driver == "rrxe" and not only and not without and "RRXE_SEED" not in environment
     repeats = boot.repeats or lane == "guest-7.3"
     image = ("--suite", boot.release, *boot.packages)
     result = results.path_of("boot", f"/{run.name}/{kernel}", kernel, image) if by_default and repeats else None
@@ -165,7 +167,7 @@ def run_boot(lane, boots, kernel, modules, driver, report, out, only, core):
     if why or stopping.is_set():
         return
     command = with_priority(0 if boot.hosts == 2 else SINGLE_GUEST, [LAUNCHER])
-    command += [*_settings(lane, boot, kernel, drivers, core), "--out", folder]
+    command += [*_settings(lane, boot, kernel, drivers, core, without), "--out", folder]
     for variable in ("ROLES", "BIND_SECONDS", "LATE_ROUNDS"):
         command += ["--env", f"{variable}={environment[variable]}"] if variable in environment else []
     if boot.scripts:
@@ -216,7 +218,7 @@ def _chosen(lane, boots, report, folder, only, choice, environment):
     return suites
 
 
-def _settings(lane, boot, kernel, drivers, core):
+def _settings(lane, boot, kernel, drivers, core, without):
     """Returns the launcher's options for a boot."""
     options = ["--hosts", str(boot.hosts), "--kernel", kernel, "--driver", ",".join(drivers)]
     # The lane guest-7.3 repeats suites of the lane guest.
@@ -225,6 +227,7 @@ def _settings(lane, boot, kernel, drivers, core):
     options += ["--guest", boot.release, "--packages", " ".join(boot.packages)]
     options += ["--extra"] if boot.extra else []
     options += ["--icount"] if boot.icount else []
+    options += ["--env", f"WITHOUT={without or boot.without}"]
     words = ["slab_debug=P,kmalloc-*"] if boot.poison else []
     if kernel == "debug":
         # The module's unit tests wait for the suite that runs them.

@@ -24,6 +24,9 @@ LANES = ("host", "packages", "guest", "guest-7.3", "debug")
 # Kernels of the lanes that have a fixed one (qemu/kernel/build); the lane `guest` uses --kernel.
 _KERNELS = {"guest-7.3": "7.3", "debug": "debug"}
 
+# The offloads of --without (selftests/guest/lib/testbed.py).
+OFFLOADS = ("gro", "gso", "tso", "sg", "tx", "rx")
+
 # Maximum memory in KiB that the guests of a boot need: two debug kernels.
 _BOOT_MEMORY = 5 << 20
 
@@ -48,6 +51,7 @@ def parse(arguments):
     parser.add_argument("--all-debug", action="store_true", help="all cases in the debug kernel, not only the core")
     parser.add_argument("--kernel", default="default", choices=("default", "7.3"), help="of the guest lane")
     parser.add_argument("--driver", default="rrxe", choices=("rrxe", "rdma_rxe"), help="the driver under test")
+    parser.add_argument("--without", default="", choices=OFFLOADS, help="switch this offload off in all guests")
     parser.add_argument("--jobs", type=int, metavar="N", help="guests and programs at a time (processors and one, if memory allows)")
     parser.add_argument("--out", default=os.path.join(TOP, "out/test"), help="folder for logs and results")
     return parser.parse_args(arguments)
@@ -209,7 +213,7 @@ def main(arguments):
         kernel, core = kernel_of(lane, args), only_core(lane, args)
         boots = list(boots_of(lane, args))
         for group in grouped(boots):
-            arguments = (lane, group, kernel, modules, args.driver, report, args.out, args.only, core)
+            arguments = (lane, group, kernel, modules, args.driver, report, args.out, args.only, core, args.without)
             work.append(Job(group[0].hosts, guest.run_boot, arguments))
     interrupted = not run_all(work, args.jobs or jobs_for_this_machine(), report)
     host.stopping.set()

@@ -268,6 +268,26 @@ def send_gso(where, netdev, allowed):
     where.run(f"ethtool -K {netdev} {ROWS} {'on' if allowed else 'off'}")
 
 
+# The offloads that can be switched off, by the name that ethtool shows for them.
+OFFLOADS = {
+    "gro": "generic-receive-offload",
+    "gso": "generic-segmentation-offload",
+    "tso": "tcp-segmentation-offload",
+    "sg": "scatter-gather",
+    "tx": "tx-checksumming",
+    "rx": "rx-checksumming",
+}
+
+
+def switch_off(where, netdev):
+    """Switches the offload that $WITHOUT names off for this network device."""
+    name = os.environ.get("WITHOUT")
+    if name:
+        where.try_run(f"ethtool -K {netdev} {name} off")
+        shown = where.run(f"ethtool -k {netdev}")
+        require(f"{OFFLOADS[name]}: off" in shown, f"{netdev}: ethtool -K {name} off has no effect: {shown}")
+
+
 def delete_link(where, device):
     """Deletes the device."""
     where.run(f"rdma link delete {device}", 120)
@@ -307,6 +327,7 @@ def namespaces(drivers, mtu=4200, spread=False):
             if spread:
                 every = (1 << os.cpu_count()) - 1
                 where.run(f"echo {every:x} > /sys/class/net/{netdev}/queues/rx-0/rps_cpus")
+            switch_off(where, netdev)
             local.batch(
                 f"ip -n {side}",
                 "link set lo up",
