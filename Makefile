@@ -62,7 +62,11 @@ goodput: modules-default provider ## what a bad wire costs, beside rdma_rxe: one
 fairness: modules-default provider ## how rrxe shares a slow link with TCP: one table [ARGS="fq_codel bbr": only that]
 	@selftests/run fairness $(ARGS)
 
-bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json] [LANE=deterministic|wire|parallel] [PARAMETERS="same_host_icrc=1"]
+# Only the native lane needs its kernel.
+bench: $(if $(filter native,$(or $(LANE),$(if $(ARGS),default,native))),modules-native)
+bench-quick: $(if $(filter native,$(LANE)),modules-native)
+
+bench: modules-default provider ## rrxe beside rdma_rxe, siw and TCP: out/bench/report.md [ARGS="rrxe SEND"] [COMPARE=old.json] [LANE=deterministic|wire|native|machines|parallel] [PARAMETERS="same_host_icrc=1"]
 	@selftests/run bench $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(LANE),--lane '$(LANE)') $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, once each, in under 5 minutes: out/bench-quick/report.md
@@ -71,7 +75,9 @@ bench-quick: modules-default provider ## the same of rrxe and rdma_rxe only, onc
 bench-core: ## instructions and time of the core per packet, on the host [ARGS="requester SEND"] [COMPARE=old.json]
 	@selftests/run bench-core $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
-profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4" [GROUP=connections] [LANE=wire]
+profile: $(if $(filter native,$(LANE)),modules-native)
+
+profile: modules-default provider ## where the instructions of a case of make bench go: ARGS="rrxe SEND 4" [GROUP=connections] [LANE=wire|native]
 	@selftests/run profile $(if $(LANE),--lane '$(LANE)') $(if $(GROUP),--group '$(GROUP)') $(ARGS)
 
 ##@ Virtual machines
@@ -79,10 +85,10 @@ profile: modules-default provider ## where the instructions of a case of make be
 # $(call vm-option,NAME): --name=value if the user set the variable NAME.
 vm-option = $(if $($(1)),--$(shell echo $(1) | tr A-Z a-z)='$($(1))')
 vm-options = --hosts=$(HOSTS) --kernel=$(KERNEL) --guest=$(GUEST) --driver=$(DRIVER) $(if $(filter 1,$(ICOUNT)),--icount) $(if $(filter 1,$(EXTRA)),--extra) \
-    $(foreach name,PACKAGES CPUS MEM MTU TIMEOUT OUT SHARE APPEND KLOG,$(call vm-option,$(name)))
+    $(foreach name,PACKAGES CPUS MEM MTU WIRE TIMEOUT OUT SHARE APPEND KLOG,$(call vm-option,$(name)))
 vm-needs = $(if $(findstring rrxe,$(DRIVER)),modules-$(KERNEL) provider)
 
-vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|7.3|debug] [GUEST=trixie|forky] [DRIVER=rrxe|rdma_rxe|siw|none] [EXTRA=1] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
+vm: $(vm-needs) ## SCRIPT=file in a guest: [HOSTS=1|2] [KERNEL=default|7.3|debug|native] [GUEST=trixie|forky] [DRIVER=rrxe|rdma_rxe|siw|none] [EXTRA=1] [PACKAGES=…] [CPUS=n] [MEM=m] [MTU=n] [WIRE=frames|taps|plain-taps] [ICOUNT=1] [TIMEOUT=s] [OUT=folder] [SHARE=folder] [APPEND=words] [KLOG=off] [ARGS=…]
 	@qemu/vm.py $(vm-options) $(if $(SCRIPT),'$(SCRIPT)') $(ARGS)
 
 shell: $(vm-needs) ## an interactive guest with rrxe0 up (the same variables)
@@ -94,7 +100,7 @@ ifdef KDIR
 # The compiler of the kernel's own build; LLVM=… on the command line selects another version of it.
 kdir-llvm = $(if $(shell grep -s '^CONFIG_CC_IS_CLANG=y' $(KDIR)/.config $(KDIR)/include/config/auto.conf),LLVM=$(or $(LLVM),1))
 
-modules: ## rrxe.ko for KERNEL=default|7.3|debug, or with this machine's tools for KDIR=/lib/modules/…/build
+modules: ## rrxe.ko for KERNEL=default|7.3|debug|native, or with this machine's tools for KDIR=/lib/modules/…/build
 	@tree=$$(packaging/kernel-tree '$(KDIR)' "$$(qemu/cache-folder)/kernel-tree") && \
 	    rm -rf $(out)/modules/kdir && mkdir -p $(out)/modules/kdir && \
 	    $(MAKE) -C "$$tree" M=$(CURDIR) MO=$(out)/modules/kdir $(kdir-llvm) modules
@@ -103,7 +109,7 @@ else
 modules: modules-$(KERNEL)
 endif
 
-modules-default modules-7.3 modules-debug: modules-%:
+modules-default modules-7.3 modules-debug modules-native: modules-%:
 	@qemu/build-module $*
 
 provider: programs ## librrxe, the rdma-core provider
@@ -136,4 +142,4 @@ help: ## this list
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: run test test-debug test-offloads fuzz soak replay mutants goodput fairness bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug provider programs deb lint clean install uninstall help
+.PHONY: run test test-debug test-offloads fuzz soak replay mutants goodput fairness bench bench-quick bench-core profile vm shell modules modules-default modules-7.3 modules-debug modules-native provider programs deb lint clean install uninstall help

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The debug kernel as a program: User Mode Linux.
+"""The debug kernel and the native kernel as programs: User Mode Linux.
 
-Its kernel code runs at the speed of the machine. Under emulation, the checks of this kernel took
-ten times as long. A machine needs neither an emulator nor virtualisation: each process of the guest
+The kernel's code runs at the speed of the machine. Under emulation, the checks of the debug kernel
+took ten times as long. A machine needs neither an emulator nor virtualisation: each process of the guest
 is a process of the host, whose system calls and page faults go to the kernel (seccomp(2)).
 """
 
+import os
 import socket
 import struct
 from pathlib import Path
@@ -46,6 +47,16 @@ def ask_where(run: Path, name: str) -> None:
         request.connect(str(run / _MACHINES / name / "mconsole"))
         text = b"sysrq t"
         request.send(_REQUEST.pack(_MAGIC, _VERSION, len(text), text))
+
+
+def user_time(process: int) -> int:
+    """Returns the time in microseconds that the threads of a process have run in user mode.
+
+    In the process of a machine this is the code of the guest's kernel. The guest's programs are
+    processes of their own, and system calls of the host are not part of it.
+    """
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) * 1000000 // os.sysconf("SC_CLK_TCK")
 
 
 def drain(wire: socket.socket) -> None:

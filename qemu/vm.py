@@ -31,6 +31,7 @@ import time
 from pathlib import Path
 from typing import IO, Dict, List, Optional
 
+import taps
 import uml
 
 # The emulated CPU. Without fast string instructions the guest copies and clears in words: the
@@ -47,7 +48,14 @@ STATUS_CRASH = 125
 STATUS_INTERRUPT = 130
 
 # The kernels (qemu/kernel/build).
-KERNELS = ("default", "7.3", "debug")
+KERNELS = ("default", "7.3", "debug", "native")
+
+# Those that are programs (User Mode Linux).
+PROGRAMS = ("debug", "native")
+
+# How the Ethernet devices of two hosts are joined: by the emulator, which passes single frames; or by
+# a bridge of this machine and tap devices, with the offloads that they negotiate or with none.
+WIRES = ("frames", "taps", "plain-taps")
 
 # The Debian releases of the guest images.
 GUESTS = ("trixie", "forky")
@@ -70,10 +78,12 @@ GRACE_SECONDS = 10
 # A guest that has not reached its init after this time has hung. A kernel boots in seconds, the
 # debug kernel in tens of seconds, and on a busy machine the boot takes several times longer. Seen
 # once in thousands of boots.
-UP_SECONDS = {"default": 240, "7.3": 240, "debug": 900}
+UP_SECONDS = {"default": 240, "7.3": 240, "debug": 900, "native": 240}
 # Between init and the script the guest loads the driver and creates the device. A hang there is a
 # bug of ours.
-SET_UP_SECONDS = {"default": 600, "7.3": 600, "debug": 1200}
+SET_UP_SECONDS = {"default": 600, "7.3": 600, "debug": 1200, "native": 600}
+# Samples per second of a record.
+RECORD_FREQUENCY = 5000
 # How long QEMU may take to report the state of a hung guest.
 MONITOR_SECONDS = 10
 
@@ -250,6 +260,7 @@ class Settings:
     cpus: int
     memory: int
     mtu: int
+    wire: str
     icount: bool
     timeout: int
     out: Path
@@ -258,11 +269,12 @@ class Settings:
     append: str
     emulator: List[str]
     kernel_log: bool
+    record: Optional[Path]
 
     @property
     def uml(self) -> bool:
         """Whether the kernel is a program (User Mode Linux)."""
-        return self.kernel == "debug"
+        return self.kernel in PROGRAMS
 
 
 class Guest:
@@ -276,6 +288,7 @@ class Guest:
         self.console = self.out / "console.log"
         self.process: Optional["subprocess.Popen[bytes]"] = None
         self.reader: Optional[threading.Thread] = None
+        self.recorder: Optional["subprocess.Popen[bytes]"] = None
         self.ended: Optional[float] = None
         self.timed_out = False
         self.hung = ""
@@ -349,6 +362,8 @@ class Guest:
             # Only a guest's own output must be visible at once.
             options = {tag: protocol + ("none" if tag in WRITABLE else "loose") for tag in self.shares()}
             lines = ["/dev/vdb /lib/modules squashfs ro", "hugetlbfs /dev/hugepages hugetlbfs defaults"]
+        if self.settings.kernel != "native":
+            lines.append("tracefs /sys/kernel/tracing tracefs defaults")
         kind = "hostfs" if self.settings.uml else "9p"
         for tag, words in options.items():
             if tag != "guest":
@@ -367,7 +382,8 @@ class Guest:
                            cpus=settings.cpus, memory=settings.memory, console=console, wire=wire.fileno(),
                            mac=self.mac)
 
-    def command(self, kernel: Path, image: Path, kvm: bool, wire: socket.socket) -> List[str]:
+    def command(self, kernel: Path, image: Path, kvm: bool, wire: int) -> List[str]:
+        """Returns the command of the machine; `wire` is the open file of its Ethernet device."""
         settings = self.settings
         words = machine_options() + ["-name", self.machine]
         if settings.icount:
@@ -421,10 +437,12 @@ class Guest:
             words += ["-device", "virtserialport,chardev=output,name=output"]
 
         words += settings.emulator
-        if settings.hosts == 2:
-            words += ["-netdev", f"stream,id=net,server=off,addr.type=fd,addr.str={wire.fileno()}"]
+        if settings.wire != "frames":
+            words += ["-netdev", f"tap,id=net,fd={wire}"]
+        elif settings.hosts == 2:
+            words += ["-netdev", f"stream,id=net,server=off,addr.type=fd,addr.str={wire}"]
         else:
-            words += ["-netdev", f"dgram,id=net,local.type=fd,local.str={wire.fileno()}"]
+            words += ["-netdev", f"dgram,id=net,local.type=fd,local.str={wire}"]
         words += ["-device", option("virtio-net-pci", netdev="net", mac=self.mac, host_mtu=9000, romfile="")]
         return words
 
@@ -463,6 +481,35 @@ class Guest:
         if self.mark("up") or self.timed_out and not self.hung:
             return ""
         return self.hung or "ended before its init"
+
+    def tell_times(self) -> None:
+        """Tells the guest the time that its kernel's code has run so far, if it has asked.
+
+        The guest asks by creating an empty file in /guest/times. The reply is a file with the same
+        name and the suffix `.told`, in microseconds. If a file for it is set, perf records the
+        kernel's code from the first question to the second.
+        """
+        assert self.process
+        for question in (self.run / "times").iterdir():
+            if not question.suffix and self.process.poll() is None:
+                if self.settings.record:
+                    self.start_or_stop_record(self.settings.record)
+                part = question.with_suffix(".part")
+                part.write_text(str(uml.user_time(self.process.pid)))
+                question.unlink()
+                part.rename(question.with_suffix(".told"))
+
+    def start_or_stop_record(self, file: Path) -> None:
+        """Starts to record at the first call, and stops at the second."""
+        assert self.process
+        if self.recorder is None:
+            command = ["perf", "record", "--quiet", "--event=cpu-clock:u", f"--freq={RECORD_FREQUENCY}",
+                       f"--pid={self.process.pid}", f"--output={file}"]
+            self.recorder = subprocess.Popen(command, preexec_fn=die_with_parent)
+            time.sleep(1)  # until it has begun
+        elif self.recorder.poll() is None:
+            self.recorder.send_signal(signal.SIGINT)
+            self.recorder.wait()
 
     def mark(self, name: str) -> bool:
         """Returns whether the guest's init has created the progress file `name`."""
@@ -603,6 +650,7 @@ def stage(settings: Settings, run: Path) -> None:
     """Fills the folder that all guests of the run see as /guest."""
     shutil.copytree(HERE / "guest", run, dirs_exist_ok=True)
     (run / "barrier").mkdir()
+    (run / "times").mkdir()
     (run / "rrxe").mkdir()
     for program in (TOP / "out/programs").iterdir() if (TOP / "out/programs").is_dir() else ():
         shutil.copy(program, run / "bin")
@@ -632,8 +680,8 @@ def run_guests(settings: Settings) -> int:
 
 def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
     guests: List[Guest] = []
-    with tempfile.TemporaryDirectory(prefix="rrxe-vm.") as folder:
-        run = Path(folder)
+    with contextlib.ExitStack() as stack:
+        run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rrxe-vm.")))
         try:
             stage(settings, run)
             # A single host has a link that is up, but without a peer, so its packets are lost. (A
@@ -644,14 +692,20 @@ def run_once(settings: Settings, kernel: Path, image: Path, kvm: bool) -> int:
                 guest = Guest(number, settings, run)
                 guests.append(guest)
                 guest.prepare()
-            for guest, wire in zip(guests, wires):
+            files = [wire.fileno() for wire in wires]
+            if settings.wire != "frames":
+                try:
+                    files = stack.enter_context(taps.joined(settings.wire == "taps"))
+                except OSError as error:
+                    raise Failure(f"{error}: the machine must allow user namespaces and /dev/net/tun") from error
+            for guest, wire, file in zip(guests, wires, files):
                 terminal = settings.script is None and guest.number == 1
                 if settings.uml:
                     with open(guest.console, "wb") as console:
                         command = guest.uml_command(kernel, image, console.fileno(), wire)
                         guest.start(command, [console.fileno(), wire.fileno()], terminal)
                 else:
-                    guest.start(guest.command(kernel, image, kvm, wire), [wire.fileno()], terminal)
+                    guest.start(guest.command(kernel, image, kvm, file), [file], terminal)
             if settings.uml and settings.hosts == 1:
                 threading.Thread(target=uml.drain, args=[wires[1].dup()], daemon=True).start()
             # Only the guests hold the sockets now: the link ends if either of them ends.
@@ -689,6 +743,8 @@ def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
                 deadline = now
         for guest in guests:
             assert guest.process
+            if settings.kernel == "native":
+                guest.tell_times()
             if guest.ended is None and guest.process.poll() is not None:
                 guest.ended = now
                 # The other host stays up until this one's script has ended; the file tells it so.
@@ -722,7 +778,7 @@ def parse(argv: List[str]) -> Settings:
     add = parser.add_argument
     add("--hosts", type=int, choices=(1, 2), default=1)
     add("--kernel", choices=KERNELS, default=KERNELS[0],
-        help="Debian's stock kernel (default: 7.2; 7.3), or debug, our own with checkers")
+        help="Debian's stock kernel (default: 7.2; 7.3), or our own: debug, with checkers; native, without")
     add("--guest", choices=GUESTS, default=GUESTS[0], help="the Debian release of the guest (trixie)")
     add("--extra", action="store_true",
         help="also the modules that Debian's kernel leaves out: siw, RTRS, RNBD, SMB Direct")
@@ -731,6 +787,8 @@ def parse(argv: List[str]) -> Settings:
     add("--cpus", type=int)
     add("--mem", type=int, help="MiB (1024, debug kernel 2048)")
     add("--mtu", type=int, default=4200, help="of eth0 (4200, which fits RDMA's 4096)")
+    add("--wire", choices=WIRES, default=WIRES[0], help="of two hosts: frames through the emulator (default), "
+        "or tap devices on a bridge of this machine, with their offloads or plain")
     add("--icount", action="store_true", help="deterministic: the guest's clock counts instructions, one CPU")
     add("--timeout", type=int, help="seconds (600, debug kernel 1800; a shell: a day)")
     add("--out", type=Path, help="folder for the script's files (out/vm/SCRIPT)")
@@ -738,6 +796,8 @@ def parse(argv: List[str]) -> Settings:
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the script")
     add("--append", default="", metavar="WORDS", help="further words for the kernel's command line")
     add("--emulator", default="", metavar="WORDS", help="further words for QEMU's command line")
+    add("--record", type=Path, metavar="FILE", help="native kernel: perf's record from the script's first question for "
+        "the time to the second")
     add("--klog", choices=("on", "off"), default="on", help="off: warnings in the kernel's log don't fail the run")
     add("--shell", action="store_true", help="no script: a shell (of two hosts, in the first)")
     add("script", type=Path, nargs="?")
@@ -760,10 +820,14 @@ def parse(argv: List[str]) -> Settings:
         drivers *= args.hosts
     if len(drivers) != args.hosts or any(driver not in DEVICES for driver in drivers):
         raise Failure(f"DRIVER={args.driver}: it is one of {', '.join(DEVICES)}, or two of them with HOSTS=2")
-    if args.kernel == "debug" and (args.icount or args.emulator):
-        raise Failure("the debug kernel runs without an emulator: choose KERNEL=default or 7.3 for ICOUNT=1")
+    if args.kernel in PROGRAMS and (args.icount or args.emulator):
+        raise Failure(f"the {args.kernel} kernel runs without an emulator: choose KERNEL=default or 7.3 for ICOUNT=1")
+    if args.record and (args.kernel != "native" or not shutil.which("perf")):
+        raise Failure("--record needs KERNEL=native, and perf on this machine (Debian's package linux-perf)")
     if args.icount and (args.hosts != 1 or args.cpus not in (None, 1)):
         raise Failure("ICOUNT=1 is for one host with one CPU: the clocks of two would drift apart")
+    if args.wire != WIRES[0] and (args.hosts != 2 or args.kernel in PROGRAMS):
+        raise Failure(f"--wire {args.wire} joins two emulated hosts: choose HOSTS=2, and KERNEL=default or 7.3")
     if not 68 <= args.mtu <= 9000:
         raise Failure(f"MTU={args.mtu}: it is 68 to 9000")
     share = args.share.resolve() if args.share else None
@@ -784,9 +848,10 @@ def parse(argv: List[str]) -> Settings:
         script=script, arguments=args.arguments, hosts=args.hosts, kernel=args.kernel, guest=args.guest,
         extra=args.extra or "siw" in drivers, drivers=drivers,
         packages=args.packages.split(), cpus=args.cpus or (1 if args.icount else 2),
-        memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, icount=args.icount,
+        memory=args.mem or (2048 if args.kernel == "debug" else 1024), mtu=args.mtu, wire=args.wire, icount=args.icount,
         timeout=args.timeout or (86400 if args.shell else 1800 if args.kernel == "debug" else 600), out=out.resolve(), share=share,
-        environment=environment, append=args.append, emulator=shlex.split(args.emulator), kernel_log=args.klog == "on" and not args.shell)
+        environment=environment, append=args.append, emulator=shlex.split(args.emulator), kernel_log=args.klog == "on" and not args.shell,
+        record=args.record)
 
 
 def interrupted(*_: object) -> None:

@@ -2,7 +2,7 @@
 
 //! `profile SHORT LONG MESSAGES` computes the instructions per message of each kernel function from
 //! two runs, the second of which has MESSAGES more messages. A run is a folder with `counts.txt`,
-//! which the plugin has written, and `kallsyms.txt`.
+//! which the plugin has written, and `kallsyms.txt`. The counts can have any other unit.
 
 use rustc_demangle::demangle;
 use std::collections::BTreeMap;
@@ -12,6 +12,9 @@ use std::process::ExitCode;
 
 /// Number of functions in the table; the rest is summed up in one line.
 const LISTED: usize = 80;
+
+/// Bytes from the last function of the kernel to the end of its code, at most.
+const LAST_FUNCTION: u64 = 1 << 20;
 
 /// Counts by function.
 type Counts = BTreeMap<String, f64>;
@@ -50,8 +53,8 @@ fn counts(folder: &Path) -> Result<Counts, String> {
         let count: f64 = count.parse().map_err(|_| "counts.txt: no number")?;
         let name = match symbols.range(..=address).next_back() {
             _ if address == 0 => "user space",
-            Some((_, name)) => name,
-            None => "unknown",
+            Some((start, name)) if address - start < LAST_FUNCTION => name,
+            _ => "unknown",
         };
         *counts.entry(name.to_owned()).or_default() += count;
     }

@@ -4,8 +4,10 @@
 
 In the deterministic lane the guest has one CPU, and its clock counts instructions. The results are
 reproducible on any machine, whatever its load; they are meaningful only relative to each other. The
-wire lane repeats this over a device that takes each packet separately. The parallel lane uses all
-CPUs and the machine's own clock; its only result is the ratio of rrxe to rdma_rxe.
+wire lane repeats this over a device that takes each packet separately. The native lane runs the
+kernel's code of such a wire on the machine's own CPU, and gives nanoseconds. The machines lane joins
+two guests by a bridge, with the offloads of their devices and without, and the parallel lane uses
+all CPUs; both have the machine's own clock, and their only results are ratios.
 docs/benchmarking.md explains the results."""
 
 import argparse
@@ -22,23 +24,33 @@ from .plots import draw
 from .root import TOP
 
 # Results for which less is better.
-LESS = ("latency", "memory", "time")
+LESS = ("latency", "memory", "time", "kernel time")
 
 # The measured groups of the guest in each lane.
 GROUPS = {
     "deterministic": ("table", "sizes", "queue-pairs", "signaled", "services", "loopback", "connections", "registering", "fairness", "idle"),
     "wire": ("table",),
+    "native": ("native",),
+    "machines": ("machines",),
     "parallel": ("parallel",),
 }
 # Maximum relative difference of two equal runs. More means that the clock did not count
 # instructions. In the groups with many concurrent tasks, time slices fall differently in each run.
 AGREEMENT = dict.fromkeys((*GROUPS["deterministic"], "wire"), 0.01) | {"connections": 0.03, "fairness": 0.05}
-# Runs of each driver in the parallel lane. Results vary there.
-PARALLEL_RUNS = 3
+# Turns of each driver in the lanes whose results vary, in a long and in a quick run.
+TURNS = {"parallel": (3, 3), "native": (10, 3), "machines": (5, 2)}
 # Memory in MiB of the guest of the deterministic lane: twice the maximum that is registered there
 # at once.
 MEMORY = 2048
-QUICK_GROUPS = ("table",)
+# The measured drivers. A quick run of a lane whose clock counts instructions has fewer, and only the
+# first group.
+DRIVERS = {
+    "deterministic": ("rrxe", "rdma_rxe", "siw", "tcp"),
+    "wire": ("rrxe", "rdma_rxe", "siw", "tcp"),
+    "native": ("rrxe", "rdma_rxe", "tcp"),
+    "machines": ("rrxe", "rdma_rxe", "tcp"),
+    "parallel": ("rrxe", "rdma_rxe"),
+}
 QUICK_DRIVERS = ("rrxe", "rdma_rxe")
 
 # Titles of the groups in the report.
@@ -54,6 +66,9 @@ TITLES = {
     "loopback": "On one device",
     "fairness": "Beside a flood",
     "wire": "Over a wire",
+    "native": "Over a wire, on this machine's CPU",
+    "machines": "Between two machines",
+    "machines, no offloads": "Between two machines without offloads",
     "parallel": "On all processors",
 }
 
@@ -134,6 +149,25 @@ def parts(rows):
         yield line([row["case"], row["driver"], *(f"{row['parts'][0].get(kind, 0):.1f}" for kind in kinds)])
 
 
+def ratios(one, other):
+    """Returns the median, the least and the most ratio of two rows' runs that were adjacent in time."""
+    pairs = [a / b for a, b in zip(one["runs"], other["runs"])]
+    return [statistics.median(pairs), min(pairs), max(pairs)]
+
+
+def between_machines(rows, _old):
+    """Yields a table of the ratios in the machines lane."""
+    found = by_name(rows)
+    tcp = next((row for row in rows if row["driver"] == "tcp"), None)
+    yield line(["", "rrxe to rdma_rxe", "least", "most", "rrxe to TCP", "least", "most"])
+    yield "|---" * 7 + "|"
+    for case, what in dict.fromkeys((row["case"], row["what"]) for row in rows):
+        rrxe, base = found.get((case, what, "rrxe")), found.get((case, what, "rdma_rxe"))
+        if rrxe and base:
+            cells = ratios(rrxe, base) + (ratios(rrxe, tcp) if tcp else [])
+            yield line([case, *(f"{cell:.2f}" for cell in cells), *([] if tcp else [""] * 3)])
+
+
 def comparison(rows, old):
     """Yields a table of the ratios in the parallel lane, whose absolute results have no meaning."""
     found, before = by_name(rows), by_name(old)
@@ -144,10 +178,35 @@ def comparison(rows, old):
         for of in (found, before):
             rrxe, base = of.get((case, what, "rrxe")), of.get((case, what, "rdma_rxe"))
             if rrxe and base:
-                # Compare runs that were adjacent in time.
-                pairs = [one / other for one, other in zip(rrxe["runs"], base["runs"])]
-                cells += [statistics.median(pairs), *([min(pairs), max(pairs)] if of is found else [])]
+                cells += ratios(rrxe, base)[: 3 if of is found else 1]
         yield line([case, *(f"{cell:.2f}" for cell in cells)])
+
+
+def fastest(rows, old):
+    """Yields a table of the native lane: the least time of each driver, and the most.
+
+    Other programs on the machine only add to a time, so the least one is compared.
+    """
+    drivers = list(dict.fromkeys(row["driver"] for row in rows))
+    found, before = by_name(rows), by_name(old)
+    yield line(["ns of kernel code", *drivers, "to rdma_rxe", "to TCP", *(["to before"] if old else [])])
+    yield "|---" * (len(drivers) + (4 if old else 3)) + "|"
+    for case, what in dict.fromkeys((row["case"], row["what"]) for row in rows):
+        of = {driver: found.get((case, what, driver)) for driver in drivers}
+        cells = [f"{min(row['runs']):,.0f} to {max(row['runs']):,.0f}" if row else "" for row in of.values()]
+        others = [of.get("rdma_rxe"), of.get("tcp"), *([before.get((case, what, "rrxe"))] if old else [])]
+        rrxe = of.get("rrxe")
+        cells += [f"{min(other['runs']) / min(rrxe['runs']):.2f}" if rrxe and other else "" for other in others]
+        yield line([case, *cells])
+
+
+# The table of a group, if it is not `side_by_side`.
+TABLES = {
+    "parallel": comparison,
+    "native": fastest,
+    "machines": between_machines,
+    "machines, no offloads": between_machines,
+}
 
 
 def report(bench, old):
@@ -158,7 +217,7 @@ def report(bench, old):
         of = [row for row in rows if row["group"] == group]
         yield from ("", f"## {TITLES.get(group, group)}", "")
         before = [row for row in old if row["group"] == group]
-        yield from (comparison if group == "parallel" else side_by_side)(of, before)
+        yield from TABLES.get(group, side_by_side)(of, before)
         if group == "queue-pairs":
             yield from ("", *costs(of))
         if any(row.get("parts") for row in of):
@@ -194,35 +253,42 @@ def parse(arguments):
     return args
 
 
-def measure(args, lane):
-    """Runs a guest. Returns its rows and its kernel's version.
+def measure(args, lane, wire="taps"):
+    """Runs a guest, or two of them joined by `wire`. Returns their rows and their kernel's version.
 
     Raises CalledProcessError if the guest fails."""
-    groups, drivers = (QUICK_GROUPS, QUICK_DRIVERS) if args.quick else (GROUPS[lane], ())
-    out = os.path.join(args.out, lane)
+    counted = lane not in TURNS
+    groups = GROUPS[lane][:1] if args.quick else GROUPS[lane]
+    drivers = QUICK_DRIVERS if args.quick and counted else DRIVERS[lane]
+    out = os.path.join(args.out, lane if wire == "taps" else f"{lane}-{wire}")
     command = [os.path.join(TOP, "qemu/vm.py"), "--driver", "rrxe", "--timeout", "7200", "--out", out]
-    if not drivers or "siw" in drivers:
-        command.append("--extra")
-    environment = {"RUNS": args.runs, "CASE_GROUPS": ",".join(groups), "DRIVERS": ",".join(drivers)}
-    environment["RRXE_PARAMETERS"] = args.parameters
-    if lane == "wire":
-        environment["WIRE"] = 1
-    if lane != "parallel":
+    command += ["--extra"] if "siw" in drivers else []
+    environment = {"CASE_GROUPS": ",".join(groups), "DRIVERS": ",".join(drivers), "RRXE_PARAMETERS": args.parameters}
+    environment |= {"RUNS": args.runs} if counted else {"RUNS": 1, "TURNS": TURNS[lane][args.quick]}
+    environment |= {"WIRE": 1} if lane in ("wire", "native") else {}
+    if counted:
         if args.runs > 1:
             environment["AGREEMENT"] = ",".join(f"{group}={by}" for group, by in AGREEMENT.items())
         command += ["--icount", "--append", COMMAND_LINE, *([] if args.quick else ["--mem", str(MEMORY)])]
+    elif lane == "native":
+        command += ["--kernel", lane, "--cpus", "1"]
+    elif lane == "machines":
+        command += ["--hosts", "2", "--wire", wire, "--cpus", "1"]
     else:
         command += ["--cpus", str(os.cpu_count()), "--env", "SPREAD=1"]
-        environment |= {"RUNS": 1, "TURNS": PARALLEL_RUNS, "DRIVERS": ",".join(QUICK_DRIVERS)}
     for name, value in environment.items():
         command += ["--env", f"{name}={value}"]
     subprocess.run([*command, os.path.join(TOP, "selftests/guest/bench"), *args.words], check=True)
+    # Of two guests, the first one measures.
+    out = os.path.join(out, "h1") if lane == "machines" else out
     with open(os.path.join(out, "measured.json"), encoding="utf-8") as file:
         rows = json.load(file)
     with open(os.path.join(out, "dmesg.txt"), encoding="utf-8", errors="replace") as file:
         kernel = re.search(r"Linux version (\S+)", file.read())
-    # The wire lane runs the cases of the group "table", and its rows need a name of their own.
-    rows = [{**row, "lane": lane, "group": "wire" if lane == "wire" else row["group"]} for row in rows]
+    # The wire lane runs the cases of the group "table", and its rows need a name of their own, as do
+    # those of the machines without offloads.
+    group = "wire" if lane == "wire" else "machines, no offloads" if wire != "taps" else None
+    rows = [{**row, "lane": lane, "group": group or row["group"]} for row in rows]
     return rows, kernel.group(1) if kernel else "unknown"
 
 
@@ -234,9 +300,10 @@ def main(arguments):
     try:
         old = load(args.compare) if args.compare else []
         for lane in lanes:
-            more, kernel = measure(args, lane)
-            rows += [row for row in more if row["runs"]]
-            failed += [row for row in more if row.get("failed")]
+            for wire in ("taps", "plain-taps") if lane == "machines" else ("taps",):
+                more, kernel = measure(args, lane, wire)
+                rows += [row for row in more if row["runs"]]
+                failed += [row for row in more if row.get("failed")]
     except (OSError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -261,7 +328,7 @@ def main(arguments):
         if others := row.get("others"):
             figures, more = (", ".join(map(shown, runs)) for runs in (row["runs"], others))
             print(f"bench: {row['driver']}, {row['case']}: {figures} {row['unit']}; before two agreed: {more}", file=sys.stderr)
-    uneven = [row for row in rows if row["lane"] != "parallel" and spread(row) > AGREEMENT[row["group"]]]
+    uneven = [row for row in rows if row["lane"] not in TURNS and spread(row) > AGREEMENT[row["group"]]]
     for row in uneven:
         figures = ", ".join(map(shown, row["runs"]))
         print(f"bench: {row['driver']}, {row['case']}: equal runs differ: {figures} {row['unit']}", file=sys.stderr)

@@ -78,12 +78,17 @@ def listens(host):
     return testbed.cm_listens if host.driver == "siw" else testbed.tcp_listens
 
 
+def run_perftest(client, server, case, messages):
+    """Runs perftest with a number of messages and returns the client's output."""
+    port = programs.next_port()
+    words = f"{case.words} -n {messages}"
+    arguments = (command(server, words, port), f"{command(client, words, port)} {server.address}", listens(client), port, TIMEOUT)
+    return programs.run_pair(server, client, *arguments)[1]
+
+
 def perftest(client, server, case, _):
     """Returns the figure of one run, and for latencies everything that perftest prints."""
-    port = programs.next_port()
-    words = f"{case.words} -n {case.messages * TIMES}"
-    arguments = (command(server, words, port), f"{command(client, words, port)} {server.address}", listens(client), port, TIMEOUT)
-    output = programs.run_pair(server, client, *arguments)[1]
+    output = run_perftest(client, server, case, case.messages * TIMES)
     if case.what == "latency":
         all_of_it = latencies(output)
         return all_of_it["mean"], {"latencies": all_of_it}
@@ -92,10 +97,54 @@ def perftest(client, server, case, _):
 
 def iperf(client, server, case, _):
     """Returns TCP's throughput in MB/s (MiB/s, as perftest counts)."""
-    port = programs.next_port()
-    asking = f"iperf3 -J -c {server.address} -p {port} -l {case.words} -n {TCP_BYTES}"
-    output = programs.run_pair(server, client, f"iperf3 -s -1 -p {port}", asking, testbed.tcp_listens, port, TIMEOUT)[1]
+    output = run_iperf(client, server, case, TCP_BYTES)
     return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 8 / 2**20, {}
+
+
+def run_iperf(client, server, case, size):
+    """Transfers `size` bytes by TCP and returns the output of iperf3's client."""
+    port = programs.next_port()
+    asking = f"iperf3 -J -c {server.address} -p {port} -l {case.words} -n {size}"
+    return programs.run_pair(server, client, f"iperf3 -s -1 -p {port}", asking, testbed.tcp_listens, port, TIMEOUT)[1]
+
+
+# A short run has this part of the messages of a long one.
+SHORT = 20
+# Bytes of TCP that count as a message.
+TCP_MESSAGE = 65536
+
+
+def kernel_time(client, server, case, _):
+    """Returns the time in nanoseconds that the kernel's code of both hosts runs for a message.
+
+    It is the difference between a long and a short run, so that the start of the programs does not
+    count. The guest must have the native kernel.
+    """
+    if client.driver == "tcp":
+        transfer, unit = run_iperf, TCP_MESSAGE
+    else:
+        transfer, unit = run_perftest, 1
+
+    def spent(messages):
+        before = kernel_time_so_far()
+        transfer(client, server, case, messages * unit)
+        return kernel_time_so_far() - before
+
+    few = case.messages // SHORT
+    return 1000 * (spent(case.messages) - spent(few)) / (case.messages - few), {}
+
+
+def kernel_time_so_far():
+    """Returns the microseconds that the code of the native kernel has run since its start.
+
+    The launcher of the guest replies (qemu/vm.py, Guest.tell_times()).
+    """
+    question = f"/guest/times/{os.getpid()}-{time.monotonic_ns()}"
+    with open(question, "w", encoding="ascii"):
+        pass
+    harness.wait_until("the launcher tells the time", lambda: os.path.exists(f"{question}.told"), TIMEOUT)
+    with open(f"{question}.told", encoding="ascii") as file:
+        return int(file.read())
 
 
 def idle_queue_pairs(host):

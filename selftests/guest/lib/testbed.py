@@ -268,6 +268,29 @@ def send_gso(where, netdev, allowed):
     where.run(f"ethtool -K {netdev} {ROWS} {'on' if allowed else 'off'}")
 
 
+@contextlib.contextmanager
+def machines(driver, mtu):
+    """Yields this machine and the other one, each with a device of the driver over its eth0 with this
+    MTU, unless the driver is "tcp".
+
+    Neither may have a device before.
+    """
+    hosts = [Host(host.machine, f"dev_{host.name}", driver, host.address, host.address6) for host in (this_host(), other_host())]
+    try:
+        for host in hosts:
+            host.machine.run(f"ip link set eth0 mtu {mtu}")
+            if driver != "tcp":
+                add_link(host.machine, driver, host.device, host.netdev)
+                gid = gid_of(host.address)
+                wait_until(f"{host.name} has a GID", lambda where=host, gid=gid: where.machine.look("has_gid", where.device, gid))
+        yield hosts
+    finally:
+        for host in hosts:
+            host.machine.end_jobs()
+            if driver != "tcp":
+                host.machine.try_run(f"rdma link delete {host.device}")
+
+
 # The offloads that can be switched off, by the name that ethtool shows for them.
 OFFLOADS = {
     "gro": "generic-receive-offload",
