@@ -29,8 +29,8 @@ fn forty_seeds_of_flows() {
     }
 }
 
-/// Flows whose round trips become longer than the probe timeout, so that each packet or each message
-/// is acknowledged after a superfluous probe.
+/// Flows whose round trips become longer than the probe timeout, so that each packet or each
+/// message is acknowledged after a superfluous probe.
 #[test]
 fn flows_whose_probes_are_all_superfluous() {
     for seed in [2471, 8744, 8949, 17178, 19064] {
