@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """A bridge that joins two machines, each by a tap device, in a network namespace of its own.
 
-This is the network that a hypervisor gives its guests: with `vnet_hdr`, machine and device negotiate
-checksums, segmentation and receive offloads (TSO, USO, GRO). The namespace belongs to a user
-namespace, so this needs no privileges but access to /dev/net/tun.
+This is the network that a hypervisor gives its guests: with `vnet_hdr`, machine and device
+negotiate checksums, segmentation and receive offloads (TSO, USO, GRO). The namespace belongs to a
+user namespace, so this needs no privileges but access to /dev/net/tun.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 """The debug kernel and the native kernel as programs: User Mode Linux.
 
 The kernel's code runs at the speed of the machine. Under emulation, the checks of the debug kernel
-took ten times as long. A machine needs neither an emulator nor virtualisation: each process of the guest
-is a process of the host, whose system calls and page faults go to the kernel (seccomp(2)).
+took ten times as long. A machine needs neither an emulator nor virtualisation: each process of the
+guest is a process of the host, whose system calls and page faults go to the kernel (seccomp(2)).
 """
 
 import os

@@ -53,8 +53,8 @@ KERNELS = ("default", "7.3", "debug", "native")
 # Those that are programs (User Mode Linux).
 PROGRAMS = ("debug", "native")
 
-# How the Ethernet devices of two hosts are joined: by the emulator, which passes single frames; or by
-# a bridge of this machine and tap devices, with the offloads that they negotiate or with none.
+# How the Ethernet devices of two hosts are joined: by the emulator, which passes single frames; or
+# by a bridge of this machine and tap devices, with the offloads that they negotiate or with none.
 WIRES = ("frames", "taps", "plain-taps")
 
 # The Debian releases of the guest images.

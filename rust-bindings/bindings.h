@@ -20,10 +20,5 @@
 #include <rdma/iter.h>
 #include <rdma/rdma_netlink.h>
 
-/* User Mode Linux has CONFIG_X86_64 without CONFIG_X86. */
-#ifdef CONFIG_X86
-#include <asm/fpu/types.h>
-#endif
-
 #include "shim.c"
 #include "trampolines.h"

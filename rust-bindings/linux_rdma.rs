@@ -30,6 +30,5 @@ mod shared_bytes;
 pub mod sync;
 pub mod time;
 pub mod user;
-pub mod vector;
 
 pub use compat::parameter;

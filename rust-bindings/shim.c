@@ -170,18 +170,6 @@ SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
 	this_cpu_add(*counter, n);
 }
 
-#ifdef CONFIG_X86
-SHIM bool shim_boot_cpu_has(unsigned int feature)
-{
-	return boot_cpu_has(feature);
-}
-
-SHIM void shim_kernel_fpu_begin(void)
-{
-	kernel_fpu_begin();
-}
-#endif
-
 /* struct net, struct net_device. */
 
 SHIM void shim_dev_hold(struct net_device *dev)

@@ -39,7 +39,6 @@ use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
     sync::{rcu_barrier, ModuleWorkqueue, OpenWorkqueue, Placement, UserThreads, HAS_USER_THREADS},
-    vector,
 };
 
 module! {
@@ -162,7 +161,6 @@ impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
-        vector::prepare();
         if !HAS_USER_THREADS {
             pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
         }

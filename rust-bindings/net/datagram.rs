@@ -8,7 +8,7 @@ use super::{
     skb::{link, shim_skb_shinfo},
     UDP_HEADER,
 };
-use crate::{crc32, raw, shared_bytes, vector::Vector};
+use crate::{crc32, raw, shared_bytes};
 use core::{marker::PhantomData, num::NonZero, ptr::NonNull};
 use kernel::prelude::*;
 
@@ -20,9 +20,8 @@ impl UdpPacket {
     /// - GRO or the sender has made a chain of packets (`SKB_GSO_FRAGLIST`), each of which has its
     ///   own headers.
     ///
-    /// Copies and checksums of the bytes use `vector`.
     #[inline]
-    pub fn datagrams<'a>(&'a self, vector: &'a Vector) -> Datagrams<'a> {
+    pub fn datagrams(&self) -> Datagrams<'_> {
         let total = self.payload_len();
         let shared = shim_skb_shinfo(self.fields());
         // SAFETY: The packet is valid by the type invariant.
@@ -38,7 +37,6 @@ impl UdpPacket {
         let count = size.filter(|_| members.is_none()).map_or(1, parts);
         Datagrams {
             packet: self,
-            vector,
             pieces: Pieces::new(self),
             total,
             size: size.map_or(total, NonZero::get),
@@ -86,7 +84,6 @@ impl UdpPacket {
 /// Iterates over the datagrams of a packet; see [`UdpPacket::datagrams`].
 pub struct Datagrams<'a> {
     packet: &'a UdpPacket,
-    vector: &'a Vector,
     pieces: Pieces<'a>,
     /// Bytes of payload of the whole packet, and of each part of it but the last.
     total: usize,
@@ -108,7 +105,7 @@ impl<'a> Iterator for Datagrams<'a> {
             let member = self.members?;
             // SAFETY: The first packet of the chain is borrowed for `'a`, and so the chain exists.
             self.members = unsafe { member.next_member() };
-            return Some(Datagram::of_member(member, self.vector));
+            return Some(Datagram::of_member(member));
         }
         let index = self.next;
         self.next = index.wrapping_add(1);
@@ -118,7 +115,6 @@ impl<'a> Iterator for Datagrams<'a> {
         let chain = self.members.map_or(Chain::None, |_| Chain::First);
         Some(Datagram {
             skb: self.packet,
-            vector: self.vector,
             part: Part {
                 start,
                 len,
@@ -217,18 +213,16 @@ struct Part {
 #[derive(Clone, Copy)]
 pub struct Datagram<'a> {
     skb: &'a UdpPacket,
-    vector: &'a Vector,
     part: Part,
 }
 
 impl<'a> Datagram<'a> {
     /// Returns the datagram in a packet of a chain, other than the first one.
     #[inline]
-    fn of_member(skb: &'a UdpPacket, vector: &'a Vector) -> Self {
+    fn of_member(skb: &'a UdpPacket) -> Self {
         let len = skb.payload_len();
         Self {
             skb,
-            vector,
             part: Part {
                 start: 0,
                 len,
@@ -256,12 +250,6 @@ impl<'a> Datagram<'a> {
     #[inline]
     pub fn packet(&self) -> &'a UdpPacket {
         self.skb
-    }
-
-    /// Returns the `Vector` used to copy and checksum the datagram's bytes.
-    #[inline]
-    pub fn vector(&self) -> &'a Vector {
-        self.vector
     }
 
     /// Returns the bytes of UDP payload.
@@ -369,12 +357,12 @@ impl<'a> Datagram<'a> {
     pub fn for_each(&self, offset: usize, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
         let at = self.position(offset, len)?;
         let Some(data) = self.part.contiguous else {
-            return self.skb.for_each(at, len, self.vector, f);
+            return self.skb.for_each(at, len, f);
         };
         if len != 0 {
             // SAFETY: `position` has checked that the range is inside the datagram, which is valid
             // for reads at `data` as long as its packet.
-            f(unsafe { Fragment::new(data.add(offset).as_ptr(), len, self.vector) });
+            f(unsafe { Fragment::new(data.add(offset).as_ptr(), len) });
         }
         Ok(())
     }
@@ -424,7 +412,7 @@ impl<'a> Datagram<'a> {
             before = before.saturating_sub(1);
             if left != 0 {
                 let next = datagram.next_in_chain().ok_or(EINVAL)?;
-                datagram = Datagram::of_member(next, self.vector);
+                datagram = Datagram::of_member(next);
             }
         }
         Ok(())
@@ -453,9 +441,9 @@ impl<'a> Datagram<'a> {
             match pieces.contiguous(from, n) {
                 // SAFETY: `Pieces::contiguous` has found these `n` bytes in one piece of the
                 // packet, which `self` borrows.
-                Some(data) => f(unsafe { Fragment::new(data.as_ptr(), n, self.vector) }),
+                Some(data) => f(unsafe { Fragment::new(data.as_ptr(), n) }),
                 // This refuses a range that extends beyond the packet.
-                None => self.skb.for_each(from, n, self.vector, &mut f)?,
+                None => self.skb.for_each(from, n, &mut f)?,
             }
             start = start.saturating_add(stride);
             at = 0;
@@ -485,11 +473,10 @@ pub struct KeptDatagram {
 unsafe impl Send for KeptDatagram {}
 
 impl KeptDatagram {
-    /// Returns the datagram. Copies and checksums of its bytes use `vector`.
-    pub fn datagram<'a>(&'a self, vector: &'a Vector) -> Datagram<'a> {
+    /// Returns the datagram.
+    pub fn datagram(&self) -> Datagram<'_> {
         Datagram {
             skb: &self.skb,
-            vector,
             part: self.part,
         }
     }
@@ -524,7 +511,6 @@ pub struct Fragment<'a> {
     data: *const u8,
     len: usize,
     /// Used to copy and checksum the bytes.
-    vector: &'a Vector,
     _packet: PhantomData<&'a [u8]>,
 }
 
@@ -535,27 +521,20 @@ impl<'a> Fragment<'a> {
     ///
     /// `data` is valid for reads of `len` bytes for `'a`.
     #[inline]
-    pub(crate) unsafe fn new(data: *const u8, len: usize, vector: &'a Vector) -> Self {
+    pub(crate) unsafe fn new(data: *const u8, len: usize) -> Self {
         // INVARIANT: The caller guarantees that `data` is valid for reads of `len` bytes.
         Self {
             data,
             len,
-            vector,
             _packet: PhantomData,
         }
     }
 
     /// Describes bytes of the kernel.
     #[inline]
-    pub(crate) fn of(bytes: &'a [u8], vector: &'a Vector) -> Self {
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
         // SAFETY: A slice is valid for reads of its length.
-        unsafe { Self::new(bytes.as_ptr(), bytes.len(), vector) }
-    }
-
-    /// Returns the `Vector` used to copy the bytes.
-    #[inline]
-    pub(crate) fn vector(&self) -> &'a Vector {
-        self.vector
+        unsafe { Self::new(bytes.as_ptr(), bytes.len()) }
     }
 
     /// Returns the length in bytes.
@@ -571,11 +550,11 @@ impl<'a> Fragment<'a> {
         self.data
     }
 
-    /// Returns the CRC-32 of these bytes, continued from `crc`; see [`Vector::crc32_le`].
+    /// Returns the CRC-32 of these bytes, continued from `crc`; see [`crc32::crc32_le`].
     #[inline]
     pub fn crc32_le(&self, crc: u32) -> u32 {
         // SAFETY: `data` is valid for reads of `len` bytes by the type invariant.
-        unsafe { crc32::crc32_le(self.vector, crc, self.data, self.len) }
+        unsafe { crc32::of_shared(crc, self.data, self.len) }
     }
 
     /// Copies the bytes to `destination`. Returns `EINVAL` if it has another length.

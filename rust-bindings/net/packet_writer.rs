@@ -3,7 +3,7 @@
 //! A writer for packet memory.
 
 use super::Fragment;
-use crate::vector::{self, Vector};
+use crate::{crc32, shared_bytes};
 use core::{marker::PhantomData, ptr::NonNull, slice};
 use kernel::prelude::*;
 
@@ -19,8 +19,6 @@ pub struct PacketWriter<'a> {
     len: usize,
     /// The state of a checksum, and the offset from which on it covers the bytes; at most `filled`.
     sum: Option<(u32, usize)>,
-    /// Used for copies and checksums.
-    vector: &'a Vector,
     _memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -35,7 +33,6 @@ impl<'a> PacketWriter<'a> {
     pub(super) unsafe fn write<E>(
         start: NonNull<u8>,
         len: usize,
-        vector: &'a Vector,
         fill: impl FnOnce(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
         // INVARIANT: The caller guarantees that the memory is valid and unshared; no byte is
@@ -45,7 +42,6 @@ impl<'a> PacketWriter<'a> {
             filled: 0,
             len,
             sum: None,
-            vector,
             _memory: PhantomData,
         };
         let result = fill(&mut writer);
@@ -60,12 +56,6 @@ impl<'a> PacketWriter<'a> {
         self.len.saturating_sub(self.filled)
     }
 
-    /// Returns the `Vector` that is used for copies and checksums.
-    #[inline]
-    pub(crate) fn vector(&self) -> &'a Vector {
-        self.vector
-    }
-
     /// Returns the bytes written so far.
     #[inline]
     fn filled(&self) -> &[u8] {
@@ -74,7 +64,7 @@ impl<'a> PacketWriter<'a> {
     }
 
     /// Starts a checksum of all bytes appended from now on. It continues from `crc`: see
-    /// [`Vector::crc32_le`].
+    /// [`crc32::crc32_le`].
     #[inline]
     pub fn start_sum(&mut self, crc: u32) {
         self.sum = Some((crc, self.filled));
@@ -88,11 +78,10 @@ impl<'a> PacketWriter<'a> {
             return 0;
         };
         let covered = self.filled().get(start..);
-        self.vector.crc32_le(crc, covered.unwrap_or_default())
+        crc32::crc32_le(crc, covered.unwrap_or_default())
     }
 
-    /// Appends the bytes of a header or a trailer, which are too few for the vector unit. Returns
-    /// `EMSGSIZE` if fewer bytes are left.
+    /// Appends the bytes of a header or a trailer. Returns `EMSGSIZE` if fewer bytes are left.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) -> Result {
         if bytes.len() > self.left() {
@@ -119,7 +108,7 @@ impl<'a> PacketWriter<'a> {
         }
         // SAFETY: By the type invariant, nothing else uses the `len` bytes after the filled ones.
         // The fragment is valid for reads; any value is a valid byte.
-        unsafe { vector::copy(self.vector, self.start.add(self.filled), source, len) };
+        unsafe { shared_bytes::copy_payload(self.start.add(self.filled), source, len) };
         // INVARIANT: The copy has initialised these bytes.
         self.filled = self.filled.wrapping_add(len);
         Ok(())

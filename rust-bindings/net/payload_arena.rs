@@ -3,7 +3,6 @@
 //! Temporary storage of bytes in a block of packet memory.
 
 use super::{blocks, Fragment, PacketWriter};
-use crate::vector::Vector;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
@@ -31,7 +30,6 @@ impl PayloadArena {
     pub fn append<E>(
         &mut self,
         len: usize,
-        vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<usize, E>> {
         if len > blocks::SIZE.saturating_sub(self.used) {
@@ -46,7 +44,7 @@ impl PayloadArena {
         let start = self.used;
         // SAFETY: By the type invariant, `self` owns the block, which has `len` bytes after the
         // used ones.
-        let result = unsafe { PacketWriter::write(block.add(start), len, vector, fill) };
+        let result = unsafe { PacketWriter::write(block.add(start), len, fill) };
         // INVARIANT: `write` has initialised all `len` bytes.
         Ok(result.map(|()| {
             self.used = start.wrapping_add(len);
@@ -56,17 +54,12 @@ impl PayloadArena {
 
     /// Returns `len` bytes from offset `start` on, or `None` if there are fewer.
     #[inline]
-    pub fn fragment<'a>(
-        &'a self,
-        start: usize,
-        len: usize,
-        vector: &'a Vector,
-    ) -> Option<Fragment<'a>> {
+    pub fn fragment(&self, start: usize, len: usize) -> Option<Fragment<'_>> {
         let block = self.block?;
         let inside = start.checked_add(len).is_some_and(|end| end <= self.used);
         // SAFETY: By the type invariant, these bytes are inside the block and initialised. They do
         // not change while `self` is borrowed.
-        inside.then(|| unsafe { Fragment::new(block.as_ptr().add(start), len, vector) })
+        inside.then(|| unsafe { Fragment::new(block.as_ptr().add(start), len) })
     }
 }
 
@@ -91,27 +84,24 @@ mod tests {
     #[test]
     fn bytes_stay_where_they_are() -> Result {
         let _guard = BhGuard::new();
-        let vector = Vector::default();
         let mut arena = PayloadArena::default();
         let mut starts = KVec::new();
         for number in 0..7u8 {
-            let filled = arena.append(4096, &vector, |writer| writer.push(&[number; 4000]))?;
+            let filled = arena.append(4096, |writer| writer.push(&[number; 4000]))?;
             starts.push(filled?, GFP_ATOMIC)?;
-            let failed = arena.append(8, &vector, |_| Err::<(), Error>(EIO))?;
+            let failed = arena.append(8, |_| Err::<(), Error>(EIO))?;
             assert!(failed.is_err());
         }
-        assert!(arena
-            .append(4097, &vector, |_| Ok::<(), Error>(()))
-            .is_err());
+        assert!(arena.append(4097, |_| Ok::<(), Error>(())).is_err());
         for (number, start) in starts.iter().enumerate() {
             let mut bytes = [0xff; 4096 - 3990];
-            let fragment = arena.fragment(*start + 3990, bytes.len(), &vector);
+            let fragment = arena.fragment(*start + 3990, bytes.len());
             fragment.ok_or(EIO)?.copy_to(&mut bytes)?;
             assert_eq!(bytes.get(..10), Some([number as u8; 10].as_slice()));
             assert!(bytes.iter().skip(10).all(|byte| *byte == 0));
         }
-        assert!(arena.fragment(7 * 4096 - 1, 2, &vector).is_none());
-        assert!(arena.fragment(usize::MAX, 2, &vector).is_none());
+        assert!(arena.fragment(7 * 4096 - 1, 2).is_none());
+        assert!(arena.fragment(usize::MAX, 2).is_none());
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::{
     skb::{shim_skb_headlen, Skb},
     IpAddr, IpVersion, UDP_HEADER,
 };
-use crate::{raw, vector::Vector};
+use crate::raw;
 use core::{mem::ManuallyDrop, ops::Deref, ptr::NonNull, slice};
 use kernel::{error::to_result, prelude::*};
 
@@ -233,7 +233,6 @@ impl UdpPacket {
         &self,
         offset: usize,
         len: usize,
-        vector: &Vector,
         mut f: impl FnMut(Fragment<'_>),
     ) -> Result {
         let end = offset.checked_add(len).ok_or(EINVAL)?;
@@ -252,7 +251,7 @@ impl UdpPacket {
             // even beyond the end of the range. They stay mapped until the next call.
             let piece = unsafe {
                 let piece = raw::skb_seq_read(done as u32, &mut data, &mut state) as usize;
-                Fragment::new(data, piece.min(len.saturating_sub(done)), vector)
+                Fragment::new(data, piece.min(len.saturating_sub(done)))
             };
             if piece.len() == 0 {
                 // `skb_seq_read` has already unmapped the last piece.

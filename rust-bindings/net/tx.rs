@@ -10,7 +10,7 @@ use super::{
     skb::{shim_skb_headroom, shim_skb_nr_frags, shim_skb_shinfo, Skb},
     IpVersion, PacketWriter, Route, UDP_HEADER,
 };
-use crate::{raw, vector::Vector};
+use crate::raw;
 use core::ptr::NonNull;
 use kernel::{prelude::*, sync::rcu};
 
@@ -134,7 +134,6 @@ impl TxSkb {
     pub fn append<E>(
         &mut self,
         len: usize,
-        vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>> {
         let linear = len <= self.fields().tailroom();
@@ -155,7 +154,7 @@ impl TxSkb {
             _ => (blocks::take()?, 0),
         };
         // SAFETY: `self` owns the memory, and nothing else uses its `len` bytes from `used` on.
-        let result = unsafe { PacketWriter::write(block.add(used), len, vector, fill) };
+        let result = unsafe { PacketWriter::write(block.add(used), len, fill) };
         match (linear, result.is_ok()) {
             (true, true) => {}
             // SAFETY: `self` owns the packet, and it is linear, as `skb_trim` (net/core/skbuff.c)

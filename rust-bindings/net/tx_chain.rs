@@ -13,7 +13,7 @@ use super::{
     skb::{link, shim_skb_is_encapsulated, shim_skb_shinfo, Skb},
     Headroom, IpVersion, PacketWriter, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER,
 };
-use crate::{raw, vector::Vector};
+use crate::raw;
 use core::{ffi::c_int, ops::Range, ptr};
 use kernel::{prelude::*, sync::rcu};
 
@@ -42,7 +42,6 @@ impl TxDatagram {
         headroom: Headroom,
         headers: &[u8],
         len: usize,
-        vector: &Vector,
         fill: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), E>,
     ) -> Result<Result<Self, E>> {
         let before = headroom.version.header_len().wrapping_add(UDP_HEADER);
@@ -68,7 +67,7 @@ impl TxDatagram {
             raw::shim_skb_set_transport_header(raw, (UDP_HEADER as c_int).wrapping_neg());
             raw::shim_skb_set_protocol(raw, headroom.version.ethertype().to_be());
         }
-        let filled = skb.append(len, vector, fill)?;
+        let filled = skb.append(len, fill)?;
         // INVARIANT: The headers and the headroom in front of them are as written just above. The
         // payload was appended to the linear part, which has capacity for it.
         Ok(filled.map(|()| Self { skb, headroom }))

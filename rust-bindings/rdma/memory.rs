@@ -11,7 +11,7 @@ mod shared;
 
 use crate::{
     net::{Fragment, PacketWriter},
-    vector::{self, Vector},
+    shared_bytes,
 };
 use kernel::{prelude::*, sync::atomic::Atomic};
 use pinned::PageTable;
@@ -109,7 +109,7 @@ impl<'a> MappedMemory<'a> {
         if len > to.left() {
             return Err(EMSGSIZE);
         }
-        self.fragments(offset, len, to.vector(), |fragment| {
+        self.fragments(offset, len, |fragment| {
             // There is room, because the pieces add up to `len`.
             let _ = to.push_fragment(&fragment);
         })
@@ -118,17 +118,11 @@ impl<'a> MappedMemory<'a> {
     /// Calls `f` in order for each piece of `len` bytes at `offset`. Returns `EFAULT` if they are
     /// not inside the memory.
     #[inline]
-    pub fn fragments(
-        &self,
-        offset: u64,
-        len: usize,
-        vector: &Vector,
-        mut f: impl FnMut(Fragment<'_>),
-    ) -> Result {
+    pub fn fragments(&self, offset: u64, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
         self.for_each(offset, len, |p, _, n| {
             // SAFETY: While `self` exists, the memory stays at its place (type invariant), and each
             // piece is inside it. `f` cannot keep a fragment.
-            f(unsafe { Fragment::new(p, n, vector) })
+            f(unsafe { Fragment::new(p, n) })
         })
     }
 
@@ -136,7 +130,7 @@ impl<'a> MappedMemory<'a> {
     /// read-only.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
-        self.write_fragment(offset, &Fragment::of(from, &Vector::default()))
+        self.write_fragment(offset, &Fragment::of(from))
     }
 
     /// Copies a fragment of a received packet to `offset`. Returns `EFAULT` if the range is not
@@ -151,7 +145,7 @@ impl<'a> MappedMemory<'a> {
             // is inside it. The fragment is valid for reads of its length, to which the pieces add
             // up. A program of this host may write to it during the copy, and it may even overlap
             // this memory; any value is a valid byte.
-            unsafe { vector::copy_within(from.vector(), p, from.as_ptr().add(done), n) }
+            unsafe { shared_bytes::copy_payload(p, from.as_ptr().add(done), n) }
         })
     }
 

@@ -5,9 +5,9 @@
 In the deterministic lane the guest has one CPU, and its clock counts instructions. The results are
 reproducible on any machine, whatever its load; they are meaningful only relative to each other. The
 wire lane repeats this over a device that takes each packet separately. The native lane runs the
-kernel's code of such a wire on the machine's own CPU, and gives nanoseconds. The machines lane joins
-two guests by a bridge, with the offloads of their devices and without, and the parallel lane uses
-all CPUs; both have the machine's own clock, and their only results are ratios.
+kernel's code of such a wire on the machine's own CPU, and gives nanoseconds. The machines lane
+joins two guests by a bridge, with the offloads of their devices and without, and the parallel lane
+uses all CPUs; both have the machine's own clock, and their only results are ratios.
 docs/benchmarking.md explains the results."""
 
 import argparse
@@ -42,8 +42,8 @@ TURNS = {"parallel": (3, 3), "native": (10, 3), "machines": (5, 2)}
 # Memory in MiB of the guest of the deterministic lane: twice the maximum that is registered there
 # at once.
 MEMORY = 2048
-# The measured drivers. A quick run of a lane whose clock counts instructions has fewer, and only the
-# first group.
+# The measured drivers. A quick run of a lane whose clock counts instructions has fewer, and only
+# the first group.
 DRIVERS = {
     "deterministic": ("rrxe", "rdma_rxe", "siw", "tcp"),
     "wire": ("rrxe", "rdma_rxe", "siw", "tcp"),
@@ -150,7 +150,7 @@ def parts(rows):
 
 
 def ratios(one, other):
-    """Returns the median, the least and the most ratio of two rows' runs that were adjacent in time."""
+    """Returns the median, the least and the most ratio of runs that were adjacent in time."""
     pairs = [a / b for a, b in zip(one["runs"], other["runs"])]
     return [statistics.median(pairs), min(pairs), max(pairs)]
 
@@ -285,8 +285,8 @@ def measure(args, lane, wire="taps"):
         rows = json.load(file)
     with open(os.path.join(out, "dmesg.txt"), encoding="utf-8", errors="replace") as file:
         kernel = re.search(r"Linux version (\S+)", file.read())
-    # The wire lane runs the cases of the group "table", and its rows need a name of their own, as do
-    # those of the machines without offloads.
+    # The wire lane runs the cases of the group "table", and its rows need a name of their own, as
+    # do those of the machines without offloads.
     group = "wire" if lane == "wire" else "machines, no offloads" if wire != "taps" else None
     rows = [{**row, "lane": lane, "group": group or row["group"]} for row in rows]
     return rows, kernel.group(1) if kernel else "unknown"

@@ -9,7 +9,7 @@ use kernel::{
     prelude::*,
     sync::{atomic::Relaxed, Arc},
 };
-use linux_rdma::{net::KeptDatagram, vector::Vector};
+use linux_rdma::net::KeptDatagram;
 use rrxe_core::{
     reorder::{share, MAX_BUFFERED},
     Buffered, Psn, Reorder,
@@ -104,10 +104,7 @@ impl ReorderBuffer {
             packet: kept,
         };
         let room = room.saturating_sub(ring_bytes(self.ring.len()));
-        let same = |a: &KeptDatagram, b: &KeptDatagram| {
-            let vector = Vector::default();
-            is_same(&a.datagram(&vector), &b.datagram(&vector))
-        };
+        let same = |a: &KeptDatagram, b: &KeptDatagram| is_same(&a.datagram(), &b.datagram());
         let reorder = &mut self.reorder;
         drop(reorder.insert(&mut self.ring, expected, room, buffered, same));
         self.update_charge();

@@ -21,10 +21,7 @@ use crate::{
 };
 use core::mem::take;
 use kernel::sync::ArcBorrow;
-use linux_rdma::{
-    sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard},
-    vector::Vector,
-};
+use linux_rdma::sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard};
 use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome, MAX_HEADER};
 
 /// Work that the packets of a batch, or a timeout, leave to a half.
@@ -89,13 +86,11 @@ pub(crate) struct RxBatch<'a> {
     cnp: Option<PendingCnp>,
     /// Cache of the ICRC prefix of the previous packet.
     pub(crate) prefix: LastPrefix,
-    /// SIMD context for copying and checksums. Not held while other work is done.
-    pub(crate) vector: &'a Vector,
     pub(crate) burst: &'a BurstGuard,
 }
 
 impl<'a> RxBatch<'a> {
-    pub(crate) fn new(vector: &'a Vector, burst: &'a BurstGuard) -> Self {
+    pub(crate) fn new(burst: &'a BurstGuard) -> Self {
         Self {
             qp: None,
             recv: BatchHalf::default(),
@@ -105,7 +100,6 @@ impl<'a> RxBatch<'a> {
             marked: 0,
             cnp: None,
             prefix: LastPrefix::default(),
-            vector,
             burst,
         }
     }
@@ -201,7 +195,7 @@ impl<'a> RxBatch<'a> {
     /// Handles a packet in the half that it is for.
     #[inline]
     fn deliver_to<H: Half>(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) {
-        let (vector, burst) = (self.vector, self.burst);
+        let burst = self.burst;
         let state = self.lock::<H>(qp, incoming);
         let is_accepted = state.from_peer || H::IS_RECV && !qp.qp_type.is_connected();
         let (Some(half), work) = (&mut state.locked, &mut state.work) else {
@@ -225,7 +219,7 @@ impl<'a> RxBatch<'a> {
         }
         if has_buffered {
             ctx.incoming = None;
-            outcome.merge(deliver_buffered(half, ctx, vector, work));
+            outcome.merge(deliver_buffered(half, ctx, work));
         }
         if outcome.sqe {
             qp.state.fail_send_queue();
@@ -245,7 +239,6 @@ impl<'a> RxBatch<'a> {
     /// Finishes the deferred work. The caller must do this before it returns to the stack, and
     /// before anything else that needs a lock.
     pub(crate) fn finish(&mut self) {
-        self.vector.release();
         let Some(qp) = self.qp.take() else {
             return;
         };
@@ -279,15 +272,10 @@ impl<'a> RxBatch<'a> {
 
 /// Handles the buffered packets that are due.
 #[cold]
-fn deliver_buffered<H: Half>(
-    half: &mut H,
-    ctx: EventCtx<'_>,
-    vector: &Vector,
-    work: &mut HalfWork,
-) -> Outcome {
+fn deliver_buffered<H: Half>(half: &mut H, ctx: EventCtx<'_>, work: &mut HalfWork) -> Outcome {
     let mut outcome = Outcome::default();
     while let Some(kept) = half.next_buffered() {
-        let datagram = kept.datagram(vector);
+        let datagram = kept.datagram();
         let Some(packet) = parse(&datagram, &mut [0; MAX_HEADER]) else {
             continue;
         };
@@ -313,8 +301,7 @@ impl Qp {
         incoming: &RxPacket<'_>,
         burst: &BurstGuard,
     ) {
-        let vector = Vector::default();
-        let mut batch = RxBatch::new(&vector, burst);
+        let mut batch = RxBatch::new(burst);
         batch.deliver(this, incoming);
         batch.finish();
     }

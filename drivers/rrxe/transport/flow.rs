@@ -6,8 +6,8 @@ use super::path::Path;
 use crate::{limits, qp::EventCtx};
 use kernel::sync::rcu;
 use linux_rdma::{
+    crc32::crc32_le,
     net::{Headroom, IpAddr, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
-    vector::Vector,
 };
 use rrxe_core::{
     icrc::{LastPrefix, Prefix},
@@ -237,18 +237,10 @@ impl<'a> FlowTemplate<'a> {
 
     /// Returns the state of the ICRC after the headers of a packet. `ident` is the packet's IPv4
     /// Identification. `last` caches the prefix of the previous packet.
-    pub(super) fn start_icrc(
-        &self,
-        packet: &TxPacket,
-        ident: u16,
-        vector: &Vector,
-        last: &mut LastPrefix,
-    ) -> u32 {
+    pub(super) fn start_icrc(&self, packet: &TxPacket, ident: u16, last: &mut LastPrefix) -> u32 {
         let total = packet.udp_payload_len() as usize;
         let prefix = last.prefix(total, ident, || Some(self.prefix(ident, total)));
-        prefix.map_or(0, |prefix| {
-            prefix.start(|crc, bytes| vector.crc32_le(crc, bytes), packet.header())
-        })
+        prefix.map_or(0, |prefix| prefix.start(crc32_le, packet.header()))
     }
 
     /// Returns the IP and UDP headers of a packet. `last` caches those of the previous packet.

@@ -17,7 +17,6 @@ use kernel::prelude::*;
 use linux_rdma::{
     net::{Fragment, IpAddr, NetNsCookie, PacketWriter, PayloadArena, UDP_HEADER},
     rdma::memory::MappedMemory,
-    vector::Vector,
 };
 use rrxe_core::{TxError, TxPacket};
 
@@ -61,8 +60,6 @@ pub(super) struct LoopbackPacket<'a> {
     region: Option<MappedMemory<'a>>,
     /// Offset of the payload in it.
     start: u64,
-    /// SIMD context for copying.
-    vector: &'a Vector,
 }
 
 impl LoopbackBatch {
@@ -82,12 +79,11 @@ impl LoopbackBatch {
     pub(super) fn push_copy(
         &mut self,
         packet: &TxPacket,
-        vector: &Vector,
         gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<bool, TxError> {
         let start = match packet.payload.len() as usize {
             0 => 0,
-            len => match self.arena.append(len, vector, gather) {
+            len => match self.arena.append(len, gather) {
                 Ok(start) => start?,
                 Err(EMSGSIZE) => return Err(TxError::NoRoom),
                 Err(_) => return Ok(false),
@@ -133,10 +129,10 @@ impl LoopbackPacket<'_> {
         }
         let start = self.start.checked_add(offset as u64).ok_or(EINVAL)?;
         if let Some(memory) = self.region {
-            return memory.fragments(start, len, self.vector, f);
+            return memory.fragments(start, len, f);
         }
         let arena = &self.batch.arena;
-        let fragment = arena.fragment(start as usize, len, self.vector);
+        let fragment = arena.fragment(start as usize, len);
         f(fragment.ok_or(EINVAL)?);
         Ok(())
     }
@@ -169,7 +165,6 @@ impl LoopbackEntry {
             batch,
             region,
             start,
-            vector: receiver.vector,
         })
     }
 }

@@ -22,11 +22,11 @@ use kernel::{
     sync::{rcu, Arc, ArcBorrow},
 };
 use linux_rdma::{
+    crc32::crc32_le,
     net::{Datagram, IpAddr, IpVersion, NetDevice, RxSkb, UdpPacket, UdpReceive},
     rdma::device::{by_netdev, DeviceRef},
     sync::BurstGuard,
     time::monotonic_ns,
-    vector::Vector,
 };
 use rrxe_core::{
     icrc::{self, LastPrefix, Prefix, ICRC},
@@ -96,7 +96,6 @@ fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
 #[inline(always)]
 fn check_icrc(datagram: &Datagram<'_>, headers: &[u8], last: &mut LastPrefix) -> Option<bool> {
     let total = datagram.payload_len();
-    let crc32_le = |crc, bytes: &[u8]| datagram.vector().crc32_le(crc, bytes);
     let prefix = last.prefix(total, datagram.ident(), || prefix(datagram))?;
     let mut state = prefix.start(crc32_le, headers);
     let body = total.checked_sub(headers.len())?.checked_sub(ICRC)?;
@@ -340,7 +339,6 @@ impl<'a> Reception<'a> {
 
 impl UdpReceive for Receiver {
     fn receive(&self, dev: &NetDevice, skb: RxSkb, burst: &BurstGuard) {
-        let vector = Vector::default();
         let mut good = true;
         {
             let mut reception = Reception {
@@ -348,11 +346,10 @@ impl UdpReceive for Receiver {
                 dev,
                 skb: &skb,
                 now: monotonic_ns(),
-                batch: RxBatch::new(&vector, burst),
+                batch: RxBatch::new(burst),
                 burst: None,
             };
-            for datagram in skb.datagrams(&vector) {
-                vector.hold();
+            for datagram in skb.datagrams() {
                 good &= reception.datagram(datagram);
             }
             reception.end_burst();
@@ -403,8 +400,7 @@ impl DeviceState {
         let _nested = self.deliveries.enter();
         let rcu = BurstGuard::enter();
         let now = monotonic_ns();
-        let vector = Vector::default();
-        let mut rx_batch = RxBatch::new(&vector, &rcu);
+        let mut rx_batch = RxBatch::new(&rcu);
         let (mut packets, mut bytes) = (0u64, 0u64);
         for entry in &batch.packets {
             packets = packets.wrapping_add(entry.count.into());

@@ -21,7 +21,6 @@ use kernel::{
 use linux_rdma::{
     net::{PacketWriter, TxChain, TxDatagram, TxQueue, TxSkb},
     sync::lock_bh,
-    vector::Vector,
 };
 use rrxe_core::{
     icrc::{self, LastPrefix},
@@ -33,11 +32,9 @@ use rrxe_core::{
 const SMALL: usize = 256;
 const SMALL_GSO_PACKETS: usize = 8;
 
-/// Scratch state for the headers, ICRCs and copies of a batch.
+/// Scratch state for the headers and ICRCs of a batch.
 #[derive(Default)]
 struct Scratch {
-    /// SIMD context; held from the first packet on.
-    vector: Vector,
     prefix: LastPrefix,
     headers: LastHeaders,
 }
@@ -209,7 +206,7 @@ impl GsoPacket {
         scratch: &mut Scratch,
         mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
-        let Scratch { vector, prefix, .. } = scratch;
+        let Scratch { prefix, .. } = scratch;
         let size = packet.udp_payload_len() as usize;
         let count = match max {
             1 => 1,
@@ -223,11 +220,11 @@ impl GsoPacket {
         };
         let first = self.ident.wrapping_add(self.count);
         let all = size.saturating_mul(count as usize);
-        let written = self.skb.append(all, vector, |writer| {
+        let written = self.skb.append(all, |writer| {
             for done in 0..count {
                 // The cast wraps like the Identification.
                 let ident = first.wrapping_add(done as u16);
-                let icrc = template.start_icrc(packet, ident, vector, prefix);
+                let icrc = template.start_icrc(packet, ident, prefix);
                 write(packet, icrc, writer, |writer| gather(done, writer))?;
                 packet.advance();
             }
@@ -273,11 +270,7 @@ impl Chain {
         scratch: &mut Scratch,
         gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<bool, TxError> {
-        let Scratch {
-            vector,
-            prefix,
-            headers,
-        } = scratch;
+        let Scratch { prefix, headers } = scratch;
         let size = packet.udp_payload_len() as usize;
         // Any value is valid, since no router may fragment our packets (RFC 6864).
         let ident = match this {
@@ -285,8 +278,8 @@ impl Chain {
             None => packet.psn.get() as u16,
         };
         let headers = template.headers(ident, size, headers);
-        let icrc = template.start_icrc(packet, ident, vector, prefix);
-        let made = TxDatagram::new(template.headroom, headers, size, vector, |writer| {
+        let icrc = template.start_icrc(packet, ident, prefix);
+        let made = TxDatagram::new(template.headroom, headers, size, |writer| {
             write(packet, icrc, writer, gather)
         });
         let Ok(made) = made else {
@@ -443,7 +436,7 @@ impl<'a> Transmitter<'a> {
         gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<(), TxError> {
         if let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) {
-            if !loopback.push_copy(packet, &self.scratch.vector, gather)? {
+            if !loopback.push_copy(packet, gather)? {
                 self.count_lost(1);
             }
         }
@@ -514,7 +507,6 @@ impl<'a> Transmitter<'a> {
         if self.batch.is_none() {
             return Err(TxError::NoRoom);
         }
-        self.scratch.vector.hold();
         let Some(template) = &self.template else {
             return Ok(0);
         };

@@ -270,8 +270,8 @@ def send_gso(where, netdev, allowed):
 
 @contextlib.contextmanager
 def machines(driver, mtu):
-    """Yields this machine and the other one, each with a device of the driver over its eth0 with this
-    MTU, unless the driver is "tcp".
+    """Yields this machine and the other one, each with a device of the driver over its eth0 with
+    this MTU, unless the driver is "tcp".
 
     Neither may have a device before.
     """

@@ -20,7 +20,6 @@ SUITES = (
     "linux-rdma-payload-arena",
     "linux-rdma-sync",
     "linux-rdma-crc32",
-    "linux-rdma-vector",
     "rrxe-quota",
     "rrxe-state",
     "rrxe-doorbell-moderation",
