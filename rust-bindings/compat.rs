@@ -30,6 +30,15 @@ pub fn smp_mb() {
     kernel::sync::barrier::smp_mb(kernel::sync::barrier::Full);
 }
 
+/// A memory barrier between CPUs for stores (`smp_wmb()`, Documentation/memory-barriers.txt).
+#[inline(always)]
+pub(crate) fn smp_wmb() {
+    #[cfg(linux_7_2)]
+    kernel::sync::barrier::smp_wmb();
+    #[cfg(not(linux_7_2))]
+    kernel::sync::barrier::smp_mb(kernel::sync::barrier::Write);
+}
+
 /// Returns the value of a module parameter, given the result of `ModuleParamAccess::value()`: a
 /// reference in Linux 7.2, the value itself in later versions.
 #[inline]

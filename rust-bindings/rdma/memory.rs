@@ -145,7 +145,7 @@ impl<'a> MappedMemory<'a> {
             // is inside it. The fragment is valid for reads of its length, to which the pieces add
             // up. A program of this host may write to it during the copy, and it may even overlap
             // this memory; any value is a valid byte.
-            unsafe { shared_bytes::copy_payload(p, from.as_ptr().add(done), n) }
+            unsafe { shared_bytes::copy_polled(p, from.as_ptr().add(done), n) }
         })
     }
 

@@ -20,6 +20,7 @@ SUITES = (
     "linux-rdma-payload-arena",
     "linux-rdma-sync",
     "linux-rdma-crc32",
+    "linux-rdma-shared-bytes",
     "rrxe-quota",
     "rrxe-state",
     "rrxe-doorbell-moderation",
