@@ -63,6 +63,7 @@ def connection(drivers=("rrxe", "rrxe"), version=4, seed="chains", **more):
             testbed.send_gso(host.machine, host.netdev, False)
             host.machine.run(f"ethtool -K {host.netdev} tso off tx-gso-list off")
             receive_offload(host, "on")
+            testbed.switch_off(host.machine, host.netdev)
             if not debug_kernel():  # it has no nf_tables
                 host.machine.run(f"nft -f - <<'END'{COUNTERS}END")
         with traffic.connection(hosts, rng, version=version, **more) as sides:
