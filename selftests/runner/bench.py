@@ -52,6 +52,8 @@ DRIVERS = {
     "parallel": ("rrxe", "rdma_rxe"),
 }
 QUICK_DRIVERS = ("rrxe", "rdma_rxe")
+# The wires (qemu/vm.py --wire) of the lanes with two guests, one after the other.
+WIRES = {"machines": ("taps", "plain-taps")}
 
 # Titles of the groups in the report.
 TITLES = {
@@ -253,14 +255,19 @@ def parse(arguments):
     return args
 
 
-def measure(args, lane, wire="taps"):
+def folder_of(args, lane, wire):
+    """Returns the folder for the output of a lane's guests."""
+    return os.path.join(args.out, f"{lane}-{wire}" if wire else lane)
+
+
+def measure(args, lane, wire):
     """Runs a guest, or two of them joined by `wire`. Returns their rows and their kernel's version.
 
     Raises CalledProcessError if the guest fails."""
     counted = lane not in TURNS
     groups = GROUPS[lane][:1] if args.quick else GROUPS[lane]
     drivers = QUICK_DRIVERS if args.quick and counted else DRIVERS[lane]
-    out = os.path.join(args.out, lane if wire == "taps" else f"{lane}-{wire}")
+    out = folder_of(args, lane, wire)
     command = [os.path.join(TOP, "qemu/vm.py"), "--driver", "rrxe", "--timeout", "7200", "--out", out]
     command += ["--extra"] if "siw" in drivers else []
     environment = {"CASE_GROUPS": ",".join(groups), "DRIVERS": ",".join(drivers), "RRXE_PARAMETERS": args.parameters}
@@ -272,7 +279,7 @@ def measure(args, lane, wire="taps"):
         command += ["--icount", "--append", COMMAND_LINE, *([] if args.quick else ["--mem", str(MEMORY)])]
     elif lane == "native":
         command += ["--kernel", lane, "--cpus", "1"]
-    elif lane == "machines":
+    elif wire:
         command += ["--hosts", "2", "--wire", wire, "--cpus", "1"]
     else:
         command += ["--cpus", str(os.cpu_count()), "--env", "SPREAD=1"]
@@ -280,14 +287,14 @@ def measure(args, lane, wire="taps"):
         command += ["--env", f"{name}={value}"]
     subprocess.run([*command, os.path.join(TOP, "selftests/guest/bench"), *args.words], check=True)
     # Of two guests, the first one measures.
-    out = os.path.join(out, "h1") if lane == "machines" else out
+    out = os.path.join(out, "h1") if wire else out
     with open(os.path.join(out, "measured.json"), encoding="utf-8") as file:
         rows = json.load(file)
     with open(os.path.join(out, "dmesg.txt"), encoding="utf-8", errors="replace") as file:
         kernel = re.search(r"Linux version (\S+)", file.read())
     # The wire lane runs the cases of the group "table", and its rows need a name of their own, as
     # do those of the machines without offloads.
-    group = "wire" if lane == "wire" else "machines, no offloads" if wire != "taps" else None
+    group = "wire" if lane == "wire" else "machines, no offloads" if wire == "plain-taps" else None
     rows = [{**row, "lane": lane, "group": group or row["group"]} for row in rows]
     return rows, kernel.group(1) if kernel else "unknown"
 
@@ -300,7 +307,7 @@ def main(arguments):
     try:
         old = load(args.compare) if args.compare else []
         for lane in lanes:
-            for wire in ("taps", "plain-taps") if lane == "machines" else ("taps",):
+            for wire in WIRES.get(lane, (None,)):
                 more, kernel = measure(args, lane, wire)
                 rows += [row for row in more if row["runs"]]
                 failed += [row for row in more if row.get("failed")]
@@ -308,8 +315,8 @@ def main(arguments):
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
-        where = os.path.join(os.path.relpath(args.out), lane)
-        print(f"bench: the guest ended with {error.returncode}: see {where}/output.txt", file=sys.stderr)
+        where = os.path.relpath(folder_of(args, lane, wire))
+        print(f"bench: the guest ended with {error.returncode}: see output.txt in {where}", file=sys.stderr)
         return error.returncode
     date = datetime.date.today().isoformat()
     bench = {"schema": SCHEMA, "commit": revision(), "date": date, "kernel": kernel, "parameters": args.parameters, "rows": rows}
