@@ -540,7 +540,9 @@ pub fn run(data: &[u8]) {
                 end.world.failed = false;
             }
             0xfb => match script.u8() {
-                0xff => end.requester.on_cnp(end.now),
+                0xff => {
+                    end.requester.on_cnp(end.now);
+                }
                 timeout => end.requester.set_timeout(timeout),
             },
             0xfc => end.requester.max_rd_atomic = script.u8() % 8,

@@ -159,16 +159,19 @@ impl RateLimiter {
         }
     }
 
-    /// Handles a notification: lowers the rate.
-    pub fn on_cnp(&mut self, now: u64) {
+    /// Handles a notification: lowers the rate. Returns whether it did, which it does neither twice
+    /// within [`REDUCE_INTERVAL`] nor below [`MIN_RATE`].
+    pub fn on_cnp(&mut self, now: u64) -> bool {
         let measured = self.measured_at(now >> WINDOW_SHIFT);
         if measured == 0 {
             // This sender did not cause the congestion.
-            return;
+            return false;
         }
         self.advance(now);
         let mut limit = match self.limit {
-            Some(limit) if now.saturating_sub(limit.reduced) < REDUCE_INTERVAL => return,
+            Some(limit) if now.saturating_sub(limit.reduced) < REDUCE_INTERVAL => {
+                return false;
+            }
             Some(limit) => limit,
             None => Limit {
                 current: measured,
@@ -182,7 +185,7 @@ impl RateLimiter {
         limit.current = limit.current.min(twice.max(limit.current >> 1));
         if limit.current <= MIN_RATE && self.limit.is_none() {
             // The sender is already below the minimum rate.
-            return;
+            return false;
         }
         // Several notifications in a row must not lower the rate to which fast recovery returns
         // (the default of hardware, `rpg_clamp_tgt_rate` 0 and `clamp_tgt_rate_after_time_inc` 1).
@@ -199,7 +202,8 @@ impl RateLimiter {
         limit.alpha_from = now;
         limit.raise_from = now;
         limit.set();
-        self.limit = Some(limit);
+        let before = self.limit.replace(limit);
+        before.is_none_or(|before| limit.current < before.current)
     }
 
     /// Returns whether the next packet must ask for an acknowledgement because of the low rate.

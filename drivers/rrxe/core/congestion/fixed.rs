@@ -58,15 +58,23 @@ impl CongestionControl for FixedWindow {
 
     fn on_ack(&mut self, _acknowledgement: &Acknowledgement) {}
 
-    fn on_loss(&mut self, _loss: &PacketLoss) {}
+    fn on_loss(&mut self, _loss: &PacketLoss) -> bool {
+        false
+    }
 
     fn on_late(&mut self, _una: Psn) {}
 
-    fn on_timeout(&mut self) {}
+    fn on_timeout(&mut self) -> bool {
+        false
+    }
 
-    fn on_peer(&mut self, _drops: bool) {}
+    fn on_peer(&mut self, _drops: bool) -> bool {
+        false
+    }
 
     fn on_drained(&mut self, _time: u64) {}
 
-    fn on_cnp(&mut self, _now: u64) {}
+    fn on_cnp(&mut self, _now: u64) -> bool {
+        false
+    }
 }

@@ -137,24 +137,26 @@ pub trait CongestionControl: Clone + Debug + Default {
     /// Handles an acknowledgement.
     fn on_ack(&mut self, acknowledgement: &Acknowledgement);
 
-    /// Handles a loss.
-    fn on_loss(&mut self, loss: &PacketLoss);
+    /// Handles a loss. Returns whether it reduces the window.
+    fn on_loss(&mut self, loss: &PacketLoss) -> bool;
 
     /// Notes that the packet `una`, which was considered lost, was only late.
     fn on_late(&mut self, una: Psn);
 
-    /// Notes that nothing was acknowledged for an acknowledge timeout.
-    fn on_timeout(&mut self);
+    /// Notes that nothing was acknowledged for an acknowledge timeout. Returns whether that reduces
+    /// the window.
+    fn on_timeout(&mut self) -> bool;
 
-    /// Notes whether the peer keeps or drops out-of-order packets.
-    fn on_peer(&mut self, drops: bool);
+    /// Notes whether the peer keeps or drops out-of-order packets. Returns whether that reduces the
+    /// window.
+    fn on_peer(&mut self, drops: bool) -> bool;
 
     /// Notes how long the answer to a repair took while the queues on the path were empty, in
     /// nanoseconds.
     fn on_drained(&mut self, time: u64);
 
-    /// Handles a congestion notification.
-    fn on_cnp(&mut self, now: u64);
+    /// Handles a congestion notification. Returns whether it reduces the rate.
+    fn on_cnp(&mut self, now: u64) -> bool;
 }
 
 /// The congestion control of rrxe: a window that losses reduce, and the rate of DCQCN.
@@ -228,8 +230,8 @@ impl CongestionControl for Congestion {
         self.rate.pace(interval.unwrap_or(0));
     }
 
-    fn on_loss(&mut self, loss: &PacketLoss) {
-        self.window.on_loss(loss);
+    fn on_loss(&mut self, loss: &PacketLoss) -> bool {
+        self.window.is_reduced_by(|window| window.on_loss(loss))
     }
 
     fn on_late(&mut self, una: Psn) {
@@ -239,19 +241,19 @@ impl CongestionControl for Congestion {
         }
     }
 
-    fn on_timeout(&mut self) {
-        self.window.on_timeout();
+    fn on_timeout(&mut self) -> bool {
+        self.window.is_reduced_by(Window::on_timeout)
     }
 
-    fn on_peer(&mut self, drops: bool) {
-        self.window.on_peer(drops);
+    fn on_peer(&mut self, drops: bool) -> bool {
+        self.window.is_reduced_by(|window| window.on_peer(drops))
     }
 
     fn on_drained(&mut self, time: u64) {
         self.window.on_drained(time);
     }
 
-    fn on_cnp(&mut self, now: u64) {
-        self.rate.on_cnp(now);
+    fn on_cnp(&mut self, now: u64) -> bool {
+        self.rate.on_cnp(now)
     }
 }

@@ -230,6 +230,14 @@ impl Window {
         }
     }
 
+    /// Applies a change. Returns whether it reduces the window: its size, or the size up to which
+    /// it grows quickly.
+    pub(super) fn is_reduced_by(&mut self, change: impl FnOnce(&mut Window)) -> bool {
+        let (size, threshold) = (self.size, self.threshold);
+        change(self);
+        self.size < size || self.threshold < threshold
+    }
+
     /// Handles a loss.
     pub(super) fn on_loss(&mut self, loss: &PacketLoss) {
         if self.drops {
@@ -416,14 +424,16 @@ mod tests {
         }
     }
 
-    /// Loses the packet `una`, after the packets before `max` were sent.
-    fn lose(window: &mut Window, una: u32, max: u32, packets: u32, full_queue: bool) {
-        window.on_loss(&PacketLoss {
+    /// Loses the packet `una`, after the packets before `max` were sent. Returns whether that
+    /// counts as a reduction of the window.
+    fn lose(window: &mut Window, una: u32, max: u32, packets: u32, full_queue: bool) -> bool {
+        let loss = PacketLoss {
             una: psn(una),
             max: psn(max),
             packets,
             full_queue,
-        });
+        };
+        window.is_reduced_by(|window| window.on_loss(&loss))
     }
 
     /// A loss behind a queue reduces the window to 0.7, but neither below 1.5 times the packets
@@ -440,20 +450,54 @@ mod tests {
             (4, 0, 4),
         ] {
             let mut window = window(size, delivered);
-            lose(&mut window, 10, 20, 1, true);
+            // At least, it ends slow start.
+            assert!(lose(&mut window, 10, 20, 1, true));
             assert_eq!(window.size, reduced, "{size} {delivered}");
             assert_eq!(window.threshold, reduced);
+            let again = lose(&mut window, 30, 40, 1, true);
+            assert_eq!(again, window.size < reduced, "{size} {delivered}");
         }
     }
 
-    /// Losses of packets that were sent before a reduction have the same cause.
+    /// Losses of packets that were sent before a reduction have the same cause, and count with it.
     #[test]
     fn reduced_once_for_each_window() {
         let mut window = window(200, 0);
-        for (una, size) in [(10, 140), (11, 140), (109, 140), (110, 98)] {
-            lose(&mut window, una, una + 100, 1, true);
+        for (una, size, counts) in [
+            (10, 140, true),
+            (11, 140, false),
+            (109, 140, false),
+            (110, 98, true),
+        ] {
+            assert_eq!(lose(&mut window, una, una + 100, 1, true), counts);
             assert_eq!(window.size, size, "at {una}");
         }
+    }
+
+    /// A timeout counts as a reduction unless the window is that of a new connection already.
+    #[test]
+    fn reduced_by_a_timeout() {
+        for (size, threshold, counts) in [(200, u32::MAX, true), (16, 8, false)] {
+            let mut window = window(size, 0);
+            window.threshold = threshold;
+            assert_eq!(window.is_reduced_by(Window::on_timeout), counts);
+            assert_eq!((window.size, window.threshold), (16, size / 2));
+        }
+    }
+
+    /// To a peer that drops out-of-order packets, each loss counts that halves the window.
+    #[test]
+    fn reduced_for_a_peer_that_drops() {
+        let mut window = window(200, 0);
+        assert!(window.is_reduced_by(|window| window.on_peer(true)));
+        assert_eq!(window.size, MIN_WINDOW);
+        window.size = 100;
+        assert!(!window.is_reduced_by(|window| window.on_peer(true)));
+        for (size, counts) in [(50, true), (32, true), (32, false)] {
+            assert_eq!(lose(&mut window, 10, 20, 1, true), counts);
+            assert_eq!(window.size, size);
+        }
+        assert!(!window.is_reduced_by(|window| window.on_peer(false)));
     }
 
     /// Without a queue, only the loss of more than one packet in eight reduces the window.
@@ -462,7 +506,7 @@ mod tests {
         let mut window = window(200, 0);
         window.loss_rate.acknowledged = 128;
         for (lost, size) in [(1, 200), (15, 200), (1, 140)] {
-            lose(&mut window, 10, 20, lost, false);
+            assert_eq!(lose(&mut window, 10, 20, lost, false), size == 140);
             assert_eq!(window.size, size);
         }
     }

@@ -536,12 +536,13 @@ impl<C: CongestionControl> Requester<C> {
     /// Tells the congestion control of a loss, by which this number of packets is considered lost
     /// now. How long READs take says nothing about the queues on the path.
     fn report_loss(&mut self, una: Psn, cause: Cause, packets: u32) {
-        self.congestion.on_loss(&PacketLoss {
+        let reduced = self.congestion.on_loss(&PacketLoss {
             una,
             max: self.max_psn,
             packets,
             full_queue: cause != Cause::Gap && self.rtt.shows_a_full_queue(),
         });
+        self.note_reduction(reduced);
     }
 
     /// Notes that the packet `una` was lost, and that the answer to its repair took this time.

@@ -166,6 +166,8 @@ pub struct RequesterCounters {
     pub rnr_naks: u32,
     /// Gaps in READ responses, and answers beyond an unanswered READ or atomic.
     pub implied_naks: u32,
+    /// Reductions of the window.
+    pub window_reductions: u32,
     /// Answers with a wrong P_Key, for the port's counter.
     pub bad_pkeys: u32,
     /// Answers dropped as old, unsolicited, reserved or malformed.
@@ -395,11 +397,16 @@ impl<C: CongestionControl> Requester<C> {
         notify.then(|| congestion::cnp(self.dest_qpn))
     }
 
-    /// Handles a congestion notification: lowers the rate (L-07) and nothing else.
-    pub fn on_cnp(&mut self, now: u64) {
-        if self.state == State::Ready {
-            self.congestion.on_cnp(now);
-        }
+    /// Handles a congestion notification: lowers the rate (L-07) and nothing else. Returns
+    /// whether it did.
+    pub fn on_cnp(&mut self, now: u64) -> bool {
+        self.state == State::Ready && self.congestion.on_cnp(now)
+    }
+
+    /// Counts a reduction of the window, if there was one.
+    fn note_reduction(&mut self, reduced: bool) {
+        let count = &mut self.counters.window_reductions;
+        *count = count.wrapping_add(reduced.into());
     }
 
     /// Returns whether the rate delays a packet.

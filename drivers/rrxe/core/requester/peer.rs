@@ -116,7 +116,8 @@ impl<C: CongestionControl> Requester<C> {
         }
         // A peer that drops packets beyond a gap needs a smaller window, because each is sent
         // again.
-        self.congestion.on_peer(arq.drops());
+        let reduced = self.congestion.on_peer(arq.drops());
+        self.note_reduction(reduced);
         self.arq = arq;
     }
 }

@@ -175,7 +175,8 @@ impl<C: CongestionControl> Requester<C> {
             self.ack_deadline = None;
             self.implied_nak = false;
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
-            self.congestion.on_timeout();
+            let reduced = self.congestion.on_timeout();
+            self.note_reduction(reduced);
             outcome.merge(self.retry(cx));
         }
         outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);

@@ -413,11 +413,9 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Handles a congestion notification: lowers the rate of READ responses (L-07) and nothing else
-    ///
-    pub fn on_cnp(&mut self, now: u64) {
-        if self.state == State::Ready {
-            self.rate.on_cnp(now);
-        }
+    /// . Returns whether it did.
+    pub fn on_cnp(&mut self, now: u64) -> bool {
+        self.state == State::Ready && self.rate.on_cnp(now)
     }
 
     /// Forgets the rate limit and the delay of acknowledgements, before the last

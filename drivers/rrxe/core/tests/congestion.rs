@@ -344,14 +344,38 @@ fn l_07_target() {
 #[test]
 fn l_07_idle() {
     let mut limiter = RateLimiter::default();
-    limiter.on_cnp(5);
+    assert!(!limiter.on_cnp(5));
     assert_eq!(limiter.limit(5), None);
     limiter.sent(6, 64, 1);
-    limiter.on_cnp(7);
+    assert!(!limiter.on_cnp(7));
     assert_eq!(limiter.limit(7), None);
     let (mut limiter, now) = warm(1_000_000_000);
-    limiter.on_cnp(now + SECOND);
+    assert!(!limiter.on_cnp(now + SECOND));
     assert_eq!(limiter.limit(now + SECOND), None);
+}
+
+/// L-07: a notification reports a reduction if it lowers the rate: at most once per interval, and
+/// not at the minimum.
+#[test]
+fn l_07_reductions() {
+    let (mut limiter, mut now) = warm(1_000_000_000);
+    let mut last = u64::MAX;
+    for _ in 0..1000 {
+        let reduced = limiter.on_cnp(now);
+        let rate = limiter.limit(now).unwrap();
+        assert_eq!(reduced, rate < last, "from {last} to {rate}");
+        assert!(!limiter.on_cnp(now + REDUCE_INTERVAL - 1));
+        busy(
+            &mut limiter,
+            now,
+            now + REDUCE_INTERVAL,
+            4096,
+            1_000_000_000,
+        );
+        now += REDUCE_INTERVAL;
+        last = limiter.limit(now).unwrap();
+    }
+    assert_eq!(last, MIN_RATE);
 }
 
 fn post(host: &mut Host, length: u32) {
@@ -387,8 +411,9 @@ fn l_07_that_queue_pair_only() {
         lowered.responder.msn.get(),
         lowered.requester.next_timeout(),
     );
-    lowered.requester.on_cnp(0);
-    lowered.responder.on_cnp(0);
+    assert!(lowered.requester.on_cnp(0));
+    // The responder was not sending.
+    assert!(!lowered.responder.on_cnp(0));
     let after = (
         lowered.requester.next_psn(),
         lowered.requester.counters,
@@ -398,7 +423,6 @@ fn l_07_that_queue_pair_only() {
     );
     assert_eq!(before, after);
     assert!(lowered.requester.congestion.rate.limit(0).is_some());
-    // The responder was not sending.
     assert_eq!(lowered.responder.rate.limit(0), None);
     assert_eq!(other.requester.congestion.rate.limit(0), None);
 

@@ -77,6 +77,8 @@ pub(super) struct Flow {
     pub rate: u64,
     /// The window or the rate was reduced.
     pub reduced: bool,
+    /// Reductions of the window that the requester has counted.
+    counted: u32,
     una: Psn,
     /// Time of the first request since the peer is dead.
     pub first_sent: Option<u64>,
@@ -193,11 +195,17 @@ impl Net {
             _ => host.responder.rate.limit(now),
         };
         let before = rate(host);
-        match side {
+        let reduced = match side {
             0 => host.requester.on_cnp(now),
             _ => host.responder.on_cnp(now),
-        }
+        };
         let after = rate(host);
+        let limit = |rate: Option<u64>| rate.unwrap_or(u64::MAX);
+        assert_eq!(
+            reduced,
+            limit(after) < limit(before),
+            "flow {index}: a reduction of the rate is not counted, or there was none"
+        );
         let due = now >= flow.notified + congestion::REDUCE_INTERVAL;
         let sends = side == self.from && now < flow.free + MS;
         assert!(
@@ -463,7 +471,13 @@ impl Net {
             _ => flow.hosts[1].responder.rate.limit(now),
         };
         let rate = sender.unwrap_or(u64::MAX);
+        let counted = requester.counters.window_reductions;
+        assert!(
+            window >= flow.window || counted > flow.counted,
+            "flow {index}: a reduction of the window is not counted"
+        );
         flow.reduced |= window < flow.window || rate < flow.rate;
+        flow.counted = counted;
         flow.window = window;
         flow.rate = rate;
         if waits && flow.waits && !self.dead {
@@ -513,6 +527,7 @@ impl Flow {
             window: 0,
             rate: u64::MAX,
             reduced: false,
+            counted: 0,
             una,
             first_sent: None,
             failed: None,

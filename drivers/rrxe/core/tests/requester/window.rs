@@ -94,6 +94,7 @@ fn a_loss_behind_a_queue_shrinks_the_window() {
     ack_at(&mut host, now + 200_000, first + 255, ACK);
     let flight = host.drain(now + 200_000).len();
     assert!((150..=200).contains(&flight), "{flight}");
+    assert_eq!(host.requester.counters.window_reductions, 1);
 }
 
 /// All losses of a window shrink it once. Then it grows by a packet for each window.
@@ -105,6 +106,7 @@ fn losses_of_one_window_shrink_it_once() {
     ack_at(&mut host, now + 200_000, first + 255, ACK);
     let (lengths, ..) = rounds(&mut host, now + 200_000, 200_000, 4);
     assert_eq!(lengths, [191, 191, 192, 193]);
+    assert_eq!(host.requester.counters.window_reductions, 1);
 }
 
 /// After a loss behind a queue, a window leaves spread over four fifths of the round trip, and not
@@ -145,10 +147,11 @@ fn a_loss_without_a_queue_leaves_the_window() {
     assert_eq!(psns(&host.drain(now)), [first]);
     ack_at(&mut host, now + 100_000, first + 255, ACK);
     assert_eq!(host.drain(now + 100_000).len(), 256);
+    assert_eq!(host.requester.counters.window_reductions, 0);
 }
 
 /// If the answer to a repair shows that the packet was late, not lost, the window has its old size
-/// again.
+/// again. The reduction has been counted.
 #[test]
 fn a_late_packet_does_not_shrink_the_window() {
     let (mut host, first, now) = queueing();
@@ -157,6 +160,7 @@ fn a_late_packet_does_not_shrink_the_window() {
     // Too early for an answer to the retransmission.
     ack_at(&mut host, now + 40_000, first + 255, ACK);
     assert_eq!(host.drain(now + 40_000).len(), 256);
+    assert_eq!(host.requester.counters.window_reductions, 1);
 }
 
 /// After a timeout the window starts again, and doubles up to half its old size.
@@ -170,6 +174,7 @@ fn a_timeout_starts_the_window_again() {
     let now = now + TIMEOUT;
     let sent = psns(&host.drain(now));
     assert_eq!((sent[0], sent.len()), (first, 16));
+    assert_eq!(host.requester.counters.window_reductions, 1);
     ack_at(&mut host, now + 100_000, first + 14, ACK);
     let (lengths, ..) = rounds(&mut host, now + 100_000, 100_000, 6);
     assert_eq!(lengths, [30, 60, 120, 127, 127, 128]);
@@ -211,6 +216,8 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     ack_at(&mut host, now, first + 16, ACK);
     let again = psns(&host.drain(now));
     assert_eq!((again[0], again.len()), (first + 17, 32));
+    // Once by the loss, and once because the peer drops packets.
+    assert_eq!(host.requester.counters.window_reductions, 2);
     // Another loss costs nothing more.
     now += 100_000;
     ack_at(&mut host, now, first + 32, ACK);
@@ -219,12 +226,12 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
     ack_at(&mut host, now, first + 35, SEQUENCE_ERROR);
     let again = psns(&host.drain(now));
     assert_eq!((again[0], again.len()), (first + 35, 32));
+    assert_eq!(host.requester.counters.window_reductions, 2);
 }
 
 /// A peer that drops out-of-order packets is recognized even if all measured round trips contained
 /// queueing delay, so that the answers to repairs seem to come too early.
 #[test]
-
 fn a_peer_that_drops_is_recognized_behind_queues() {
     let (mut host, mut missing, mut now) = long_queues(1_000_000);
     now += 500_000;
