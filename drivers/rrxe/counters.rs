@@ -63,6 +63,8 @@ counters! {
     CnpsHandled = "rp_cnp_handled",
     CnpsIgnored = "rp_cnp_ignored",
     Throttled = "rp_throttled",
+    RateReductions = "rp_rate_reductions",
+    WindowReductions = "rp_window_reductions",
     Doorbells = "sq_doorbells",
     SameDevice = "same_device_pkts",
     PiggybackedAcks = "acks_piggybacked",
@@ -113,6 +115,7 @@ impl Counters {
             sequence_naks => SequenceNaks,
             rnr_naks => RnrNaks,
             implied_naks => ImpliedNaks,
+            window_reductions => WindowReductions,
             dropped => Discarded,
         );
     }

@@ -81,19 +81,21 @@ impl Qp {
         // Only a connected queue pair has a path (L-08).
         let slow_down = || {
             let mut side = lock_bh(&qp.send);
-            let path = side.tx.path.as_ref();
-            let is_from_peer =
-                path.is_some_and(|path| incoming.is_from_peer_of(path, &qp.device, burst));
-            if is_from_peer {
-                side.requester.on_cnp(incoming.now);
-            }
-            is_from_peer
+            let path = side.tx.path.as_ref()?;
+            incoming
+                .is_from_peer_of(path, &qp.device, burst)
+                .then(|| side.requester.on_cnp(incoming.now))
         };
-        if qp.device.config.is_reaction_point && slow_down() {
-            lock_bh(&qp.recv).responder.on_cnp(incoming.now);
-            qp.count(Counter::CnpsHandled);
-        } else {
+        let requests = qp.device.config.is_reaction_point.then(slow_down);
+        let Some(requests) = requests.flatten() else {
             qp.count(Counter::CnpsIgnored);
-        }
+            return;
+        };
+        let responses = lock_bh(&qp.recv).responder.on_cnp(incoming.now);
+        qp.with_counters(|counters| {
+            counters.count(Counter::CnpsHandled);
+            let reductions = u64::from(requests).wrapping_add(responses.into());
+            counters.add(Counter::RateReductions, reductions);
+        });
     }
 }

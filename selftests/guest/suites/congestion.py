@@ -12,7 +12,7 @@ import time
 import capture
 import packets
 import testbed
-from counted import read, rise
+from counted import TRAFFIC, of_queue_pairs, read, rise
 from attacker import FIRST, PAYLOAD, Attacker
 from harness import case, equal, require, wait_until
 from packets import bth
@@ -27,7 +27,7 @@ ECT0, ECT1, CE = 2, 1, 3
 # Seconds of guest time after which a queue pair is no longer rate-limited (it takes 25 ms).
 RECOVERY = 0.5
 
-NAMES = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rp_throttled")
+NAMES = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rp_throttled", "rp_rate_reductions")
 
 
 def _request(qpn, number=0):
@@ -86,6 +86,21 @@ def every_packet_marked():
         )
         with capture.capture("eth0"):
             yield
+    finally:
+        run("tc qdisc del dev eth0 root")
+
+
+@contextlib.contextmanager
+def slow_link():
+    """Yields the parent of queueing disciplines for the RoCE packets that leave this host.
+
+    The test's own traffic to the other host does not pass them.
+    """
+    run = bed.here.machine.run
+    run("tc qdisc add dev eth0 root handle 1: prio priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0")
+    try:
+        run("tc filter add dev eth0 parent 1: protocol ip u32 match ip dport 4791 0xffff flowid 1:3")
+        yield "dev eth0 parent 1:3"
     finally:
         run("tc qdisc del dev eth0 root")
 
@@ -219,7 +234,9 @@ def slows_down_and_recovers():
             require(0 < remote["np_cnp_sent"] <= remote["np_ecn_marked_roce_packets"], f"{what}: notifications {remote}")
             equal(f"{what}: notifications handled", local["rp_cnp_handled"], remote["np_cnp_sent"])
             require(local["rp_throttled"] > 0, f"{what}: it never waited: {local}")
-            equal(f"{what}: other counters", (local["np_cnp_sent"], remote["rp_cnp_handled"], remote["rp_throttled"]), (0, 0, 0))
+            require(0 < local["rp_rate_reductions"] <= local["rp_cnp_handled"], f"{what}: reductions {local}")
+            others = [local["np_cnp_sent"], *(remote[name] for name in ("rp_cnp_handled", "rp_throttled", "rp_rate_reductions"))]
+            equal(f"{what}: other counters", others, [0, 0, 0, 0])
 
         # The queue pair has recovered: no further notifications, and no throttling.
         with rise(here, among=NAMES), rise(peer, among=NAMES):
@@ -235,14 +252,11 @@ def bottleneck():
     with Attacker(bed, bench) as t:
         run = here.machine.run
         before = read(here), read(peer)
-        # Only RoCE passes the bottleneck; the test's own traffic to the other host does not.
-        run("tc qdisc add dev eth0 root handle 1: prio priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0")
-        try:
-            run("tc filter add dev eth0 parent 1: protocol ip u32 match ip dport 4791 0xffff flowid 1:3")
+        with slow_link() as link:
             marked = dropped = 0
             # A busy machine may not fill a fast link.
             for rate in ("20mbit", "10mbit", "5mbit"):
-                run(f"tc qdisc add dev eth0 parent 1:3 handle 2: tbf rate {rate} burst 20kb limit 4mb")
+                run(f"tc qdisc add {link} handle 2: tbf rate {rate} burst 20kb limit 4mb")
                 run(
                     # The sender keeps the queue short: about eight packets.
                     "tc qdisc add dev eth0 parent 2: handle 3: red limit 4000000 min 2200 max 6600 avpkt 1100"
@@ -255,9 +269,7 @@ def bottleneck():
                 dropped += red["drops"]
                 if read(here)["rp_throttled"] > before[0]["rp_throttled"]:
                     break
-                run("tc qdisc del dev eth0 parent 1:3")
-        finally:
-            run("tc qdisc del dev eth0 root")
+                run(f"tc qdisc del {link}")
         time.sleep(RECOVERY)
         after = read(here), read(peer)
         local, remote = ({name: after[i][name] - before[i][name] for name in before[i]} for i in (0, 1))
@@ -266,10 +278,33 @@ def bottleneck():
         require(0 < remote["np_cnp_sent"] <= marked, f"{remote}")
         equal("notifications handled", local["rp_cnp_handled"], remote["np_cnp_sent"])
         require(local["rp_throttled"] > 0, f"it never waited: {local}")
+        require(0 < local["rp_rate_reductions"] <= local["rp_cnp_handled"], f"reductions {local}")
         equal("packets that RED has dropped", dropped, 0)
         # The queue pair has recovered.
         with rise(here, among=NAMES), rise(peer, among=NAMES):
             _move(t, "write", t.local, LONG)
+
+
+@case(timeout=300)
+def overflow():
+    """A queue that overflows, without ECN, reduces the window of the sender and no rate.
+
+    The sender's queue pair has a counter of its own.
+    """
+    names = ("rp_window_reductions", "rp_rate_reductions")
+    with Attacker(bed, bench) as t:
+        bed.here.machine.run(f"rdma statistic qp bind link {bed.here.device}/1 lqpn {t.local.qp['qpn']}")
+        before = read(bed.here), read(bed.peer)
+        with slow_link() as link:
+            # The first flight, 64 KiB, is more than the queue holds.
+            bed.here.machine.run(f"tc qdisc add {link} handle 2: tbf rate 10mbit burst 20kb limit 20kb")
+            _move(t, "write", t.local, LONG)
+        after = read(bed.here), read(bed.peer)
+        local, remote = ([after[i][name] - before[i][name] for name in names] for i in (0, 1))
+        require(local[0] > 0, "the window was not reduced")
+        equal("other reductions", (local[1], *remote), (0, 0, 0))
+        (counter,) = of_queue_pairs(bed.here).values()
+        equal("reductions of the queue pair", [counter[name] for name in names], local)
 
 
 @case()
@@ -279,7 +314,9 @@ def that_queue_pair_only():
     with Attacker(bed, bench) as t:
         cnp = bth(packets.CNP, t.qpn, 0, ack=False) + bytes(16)
         _move(t, "write", t.remote, LONG)
-        with rise(bed.peer, rp_cnp_handled=1, rp_cnp_ignored=2):
+        # The rate is reduced only if the peer was still sending a moment ago.
+        others = set(read(bed.peer)) - TRAFFIC - {"rp_rate_reductions"}
+        with rise(bed.peer, among=others, rp_cnp_handled=1, rp_cnp_ignored=2):
             t.wire.send(cnp, source="10.77.0.77")
             t.wire.send(bth(packets.CNP, t.qpn ^ 0x10, 0, ack=False) + bytes(16))
             t.wire.send(cnp)
