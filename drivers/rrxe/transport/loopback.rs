@@ -9,14 +9,12 @@
 //! when packets take this path.
 
 use super::path::Path;
-use crate::{
-    qp::RxBatch,
-    verbs::mr::{MrTable, Reference},
-};
+use crate::verbs::mr::{MrTable, Reference};
 use kernel::prelude::*;
 use linux_rdma::{
     net::{Fragment, IpAddr, NetNsCookie, PacketWriter, PayloadArena, UDP_HEADER},
     rdma::memory::MappedMemory,
+    sync::BurstGuard,
 };
 use rrxe_core::{TxError, TxPacket};
 
@@ -151,13 +149,13 @@ impl LoopbackEntry {
         &self,
         batch: &'a LoopbackBatch,
         mrs: &'a MrTable,
-        receiver: &RxBatch<'a>,
+        burst: &'a BurstGuard,
     ) -> Option<LoopbackPacket<'a>> {
         let (region, start) = match &self.payload {
             PayloadSource::Arena(start) => (None, *start as u64),
             PayloadSource::Region(reference) => {
                 let len = u64::from(self.packet.payload.len()).wrapping_mul(self.count.into());
-                let (memory, start) = mrs.pinned(receiver.burst, reference, len)?;
+                let (memory, start) = mrs.pinned(burst, reference, len)?;
                 (Some(memory), start)
             }
         };

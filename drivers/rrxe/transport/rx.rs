@@ -435,7 +435,7 @@ impl DeviceState {
         let qp = qp.ok_or(Counter::Discarded)?;
         // If the region is gone, the packet is lost. The sender learns the reason when it
         // retransmits.
-        let whole = entry.find(batch, &self.tables.mrs, rx_batch);
+        let whole = entry.find(batch, &self.tables.mrs, rx_batch.burst);
         let whole = whole.ok_or(Counter::Discarded)?;
         let (each, mut done) = (packet.payload_len, 0u32);
         while done < entry.count {
