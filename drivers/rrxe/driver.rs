@@ -5,6 +5,7 @@
 use crate::{
     counters::{self, QpCounters},
     limits,
+    module::Rrxe,
     qp::{self, Poller, QpHandle},
     ring::abi,
     transport::local_queue::LocalQueue,
@@ -18,7 +19,6 @@ use crate::{
         quota::{Charge, Charged},
         srq::{self, SrqHandle},
     },
-    Rrxe,
 };
 use kernel::{c_str, prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{

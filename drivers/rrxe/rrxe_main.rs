@@ -24,6 +24,7 @@ mod config;
 mod counters;
 mod driver;
 mod limits;
+mod module;
 mod qp;
 mod ring;
 mod tables;
@@ -31,14 +32,15 @@ mod transport;
 mod verbs;
 
 use crate::{
+    module::{Rrxe, EVENT_QUEUE, FLUSH_QUEUE},
     transport::{rx, sockets},
-    verbs::link,
+    verbs::link::{self, State, STATE},
 };
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{
     net::{self, NetdevNotifier},
     rdma::LinkRegistration,
-    sync::{rcu_barrier, ModuleWorkqueue, OpenWorkqueue, Placement, UserThreads, HAS_USER_THREADS},
+    sync::{rcu_barrier, OpenWorkqueue, Placement, UserThreads, HAS_USER_THREADS},
 };
 
 module! {
@@ -82,32 +84,6 @@ module! {
             description: "Programs may have a thread of the kernel look at their send queues (default 1)",
         },
     },
-}
-
-/// Stands for the driver in the types of `linux_rdma`. driver.rs implements its verbs.
-pub(crate) struct Rrxe;
-
-/// The work items that report asynchronous events, which sleep.
-pub(crate) static EVENT_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
-
-/// The work items that flush queues, in a thread that other programs can preempt.
-pub(crate) static FLUSH_QUEUE: ModuleWorkqueue = ModuleWorkqueue::closed();
-
-/// State shared by all devices; created when the module is loaded.
-pub(crate) struct State {
-    pub(crate) tables: Arc<tables::Tables>,
-    pub(crate) sockets: Arc<sockets::Sockets>,
-    pub(crate) config: config::Config,
-}
-
-kernel::sync::global_lock! {
-    // SAFETY: `Module::init` initializes it before it registers anything that uses it.
-    unsafe(uninit) static STATE: Mutex<Option<Arc<State>>> = None;
-}
-
-/// Returns the shared state; `None` while the module is being loaded or unloaded.
-pub(crate) fn module_state() -> Option<Arc<State>> {
-    STATE.lock().clone()
 }
 
 /// The loaded module. Its fields are dropped in their order.

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     limits,
+    module::Rrxe,
     ring::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
@@ -27,7 +28,6 @@ use crate::{
         pd::Pd,
         quota::{Charged, Payer},
     },
-    Rrxe,
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},

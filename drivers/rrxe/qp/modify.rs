@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     limits,
+    module::Rrxe,
     transport::{path::Path, tx::TxState},
-    Rrxe,
 };
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{

@@ -7,12 +7,12 @@ use super::{Qp, QpHandle};
 use crate::{
     counters::Counter,
     limits,
+    module::Rrxe,
     ring::{
         abi::{SendWqe, WqeOp, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED},
         Producer, Ring,
     },
     verbs::srq,
-    Rrxe,
 };
 use kernel::{new_spinlock, prelude::*, sync::SpinLock};
 use linux_rdma::{

@@ -9,9 +9,9 @@ use super::{
 use crate::{
     counters::Counter,
     limits::path,
+    module::{EVENT_QUEUE, FLUSH_QUEUE},
     transport::{rx_packet::RxPacket, tx::Transport},
     verbs::cq::Cq,
-    EVENT_QUEUE, FLUSH_QUEUE,
 };
 use core::mem::take;
 use kernel::sync::{Arc, ArcBorrow};

@@ -11,7 +11,7 @@
 pub(crate) mod abi;
 pub(crate) mod wqe;
 
-use crate::{limits, Rrxe};
+use crate::{limits, module::Rrxe};
 use abi::{
     CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT, RING_HEADER_SIZE,
     RING_PRODUCER,

@@ -11,7 +11,7 @@ use super::{
     path::Path,
     sockets::{Sockets, ERRORS},
 };
-use crate::{module_state, verbs::device::DeviceState};
+use crate::verbs::device::DeviceState;
 use kernel::{
     prelude::*,
     static_lock_class,
@@ -118,10 +118,9 @@ impl DeviceState {
             netdev: gid.netdev.into(),
         };
         let entry = RcuListEntry::new(entry, GFP_KERNEL)?;
-        let state = module_state().ok_or(ENODEV)?;
         let mut shares = self.gid_shares.lock();
         shares.reserve(1, GFP_KERNEL)?;
-        let share = Sockets::share(&state.sockets, gid.netdev, Some(&ERRORS))?;
+        let share = Sockets::share(&self.sockets, gid.netdev, Some(&ERRORS))?;
         shares.push_within_capacity((gid.index, share))?;
         self.gids.lock().push(0, entry);
         Ok(())

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     counters::Counter,
+    module::Rrxe,
     qp::{Qp, RxBatch},
     tables::{Gsi, Tables},
     verbs::{device::DeviceState, multicast},
-    Rrxe,
 };
 use kernel::{
     prelude::*,

@@ -10,6 +10,7 @@
 
 use crate::{
     limits,
+    module::Rrxe,
     ring::{
         abi::{
             self, Cqe, RingSpec, ARM_ANY, ARM_SOLICITED, COUNTS_EVENTS, CQE_GRH, CQE_WITH_IMM,
@@ -18,7 +19,6 @@ use crate::{
         },
         Ring,
     },
-    Rrxe,
 };
 use kernel::{
     new_mutex, new_spinlock,

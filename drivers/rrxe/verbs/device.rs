@@ -10,9 +10,8 @@ use crate::{
     transport::{
         gids::{self, Gids},
         local_queue::LocalQueue,
-        sockets::SocketShare,
+        sockets::{SocketShare, Sockets},
     },
-    State,
 };
 use kernel::{
     new_mutex,
@@ -45,10 +44,12 @@ pub(crate) struct DeviceState {
     /// Allocator of numbers for counters that can be bound.
     #[pin]
     pub(crate) counter_numbers: IndexPool,
-    /// The sockets of the device's namespace; released as soon as the network device is
-    /// unregistered.
+    /// The sockets of all devices.
+    pub(crate) sockets: Arc<Sockets>,
+    /// The share of the sockets of the device's namespace; released as soon as the network device
+    /// is unregistered.
     #[pin]
-    sockets: Mutex<Option<SocketShare>>,
+    own_share: Mutex<Option<SocketShare>>,
     /// The sockets of the namespaces and VRFs of the GID table's entries, by index.
     #[pin]
     pub(crate) gid_shares: Mutex<KVec<(u32, SocketShare)>>,
@@ -79,17 +80,24 @@ fn guid(netdev: &NetDevice) -> [u8; 8] {
 }
 
 impl DeviceState {
-    pub(crate) fn new(state: &State, netdev: &NetDevice, share: SocketShare) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        config: &Config,
+        tables: &Arc<Tables>,
+        sockets: &Arc<Sockets>,
+        netdev: &NetDevice,
+        share: SocketShare,
+    ) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
-                config: state.config.clone(),
-                tables: state.tables.clone(),
+                config: config.clone(),
+                tables: tables.clone(),
                 netdev: netdev.into(),
                 guid: guid(netdev),
                 counters: Counters::new()?,
                 bound_counters <- new_mutex!(BoundCounters::new(), "rrxe_bound_counters"),
                 counter_numbers <- IndexPool::new(),
-                sockets <- new_mutex!(Some(share), "rrxe_device_sockets"),
+                sockets: sockets.clone(),
+                own_share <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),
                 gids <- gids::new_list(),
                 multicast <- Groups::new(),
@@ -106,9 +114,9 @@ impl DeviceState {
     /// Releases the sockets of all namespaces. Waits for packets in flight: none is received after
     /// that.
     pub(crate) fn release_sockets(&self) {
-        let sockets = self.sockets.lock().take();
+        let own = self.own_share.lock().take();
         let shares = core::mem::take(&mut *self.gid_shares.lock());
-        drop((sockets, shares));
+        drop((own, shares));
     }
 
     /// Counts packets whose P_Key did not match.

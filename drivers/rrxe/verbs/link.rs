@@ -6,8 +6,8 @@
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use super::device::DeviceState;
-use crate::{module_state, transport::sockets::Sockets, Rrxe};
-use kernel::{prelude::*, str::CStr};
+use crate::{config::Config, module::Rrxe, tables::Tables, transport::sockets::Sockets};
+use kernel::{prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
     net::{NetDevice, NetdevEvents},
@@ -17,6 +17,24 @@ use linux_rdma::{
 
 /// Operations for `rdma link add NAME type rrxe`.
 pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
+
+/// State shared by all devices; created when the module is loaded.
+pub(crate) struct State {
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) sockets: Arc<Sockets>,
+    pub(crate) config: Config,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: `Module::init` (rrxe_main.rs) initializes it before it registers anything that uses
+    // it.
+    pub(crate) unsafe(uninit) static STATE: Mutex<Option<Arc<State>>> = None;
+}
+
+/// Returns the shared state; `None` while the module is being loaded or unloaded.
+fn module_state() -> Option<Arc<State>> {
+    STATE.lock().clone()
+}
 
 /// Creates a device on a network device.
 pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevice) -> Result {
@@ -39,7 +57,7 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
     }
     let state = module_state().ok_or(ENODEV)?;
     let share = Sockets::share(&state.sockets, netdev, None)?;
-    let data = DeviceState::new(&state, netdev, share)?;
+    let data = DeviceState::new(&state.config, &state.tables, &state.sockets, netdev, share)?;
     let guid = data.guid;
     let vectors = num_possible_cpus();
     device::register(request, name, netdev, guid, vectors, data).inspect_err(|&e| {

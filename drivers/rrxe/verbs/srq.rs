@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{
     limits,
+    module::{Rrxe, EVENT_QUEUE},
     ring::{
         abi::{recv_stride, RecvWqe},
         Consumer, Producer, Ring,
     },
-    Rrxe, EVENT_QUEUE,
 };
 use kernel::{
     new_mutex, new_spinlock,

@@ -20,12 +20,12 @@ pub(crate) use table::{MrTable, Reference, Span};
 
 use crate::{
     limits,
+    module::Rrxe,
     verbs::{
         device::DeviceState,
         pd::{Pd, PdId},
         quota::{Charge, Charged},
     },
-    Rrxe,
 };
 use kernel::{
     new_spinlock,
