@@ -83,7 +83,7 @@ impl Qp {
             let mut side = lock_bh(&qp.send);
             let path = side.tx.path.as_ref()?;
             incoming
-                .is_from_peer_of(path, &qp.device, burst)
+                .is_from_peer_of(path, &qp.device.interfaces, burst)
                 .then(|| side.requester.on_cnp(incoming.now))
         };
         let requests = qp.device.config.is_reaction_point.then(slow_down);

@@ -216,9 +216,10 @@ pub(crate) fn modify(
     let mtu = mtu(device, qp, attr, mask, next)?;
     let address = attr.address.filter(|_| qp.qp_type.is_connected());
     if let Some(info) = address.filter(|_| qp.is_user) {
-        qp.device.check_use(&info)?;
+        qp.device.interfaces.check_use(&info)?;
     }
-    let path = address.map(|info| Arc::pin_init(Path::new(info, &qp.device), GFP_KERNEL_ACCOUNT));
+    let path = address
+        .map(|info| Arc::pin_init(Path::new(info, &qp.device.interfaces), GFP_KERNEL_ACCOUNT));
     let path = path.transpose()?;
     let max = usize::from(attr.max_dest_rd_atomic);
     let resources = mask

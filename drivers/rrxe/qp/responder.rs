@@ -457,7 +457,7 @@ impl ResponderEnv for Env<'_> {
             if let Some(skb) = incoming.skb() {
                 cqe.smac = skb.source_mac().unwrap_or_default();
                 cqe.vlan_id = incoming
-                    .vlan_id(&qp.device, self.ctx.burst)
+                    .vlan_id(&qp.device.interfaces, self.ctx.burst)
                     .unwrap_or(abi::NO_VLAN);
                 cqe.network_hdr_type = match skb.source() {
                     IpAddr::V4(_) => wc::NETWORK_IPV4,

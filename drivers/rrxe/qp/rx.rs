@@ -132,7 +132,8 @@ impl<'a> RxBatch<'a> {
             let burst = self.burst;
             let half = lock_bh(H::side(arc_borrow_ref(qp)));
             let path = half.tx().path.as_ref();
-            let path = path.filter(|path| incoming.is_from_peer_of(path, &qp.device, burst));
+            let interfaces = &qp.device.interfaces;
+            let path = path.filter(|path| incoming.is_from_peer_of(path, interfaces, burst));
             let from_peer = path.is_some();
             if from_peer && H::IS_RECV {
                 half.tx().transport.set(incoming.transport());

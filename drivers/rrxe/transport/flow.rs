@@ -126,7 +126,7 @@ impl<'a> FlowTemplate<'a> {
         ctx: EventCtx<'_>,
     ) -> Option<Self> {
         let rcu = ctx.burst;
-        let route = path.route(&ctx.qp.device, source_port, rcu)?;
+        let route = path.route(&ctx.qp.device.interfaces, source_port, rcu)?;
         let dev = route.device(rcu);
         let (is_veth, is_captured) = (route.is_over_veth(), dev.is_captured(rcu));
         let may_queue = may_queue(dev, is_veth, rcu);

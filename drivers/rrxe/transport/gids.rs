@@ -7,11 +7,7 @@
 //! interface. A packet belongs to the interface that received its frame, or, if it came from this
 //! host, to the addresses of a namespace or of a VRF.
 
-use super::{
-    path::Path,
-    sockets::{Sockets, ERRORS},
-};
-use crate::verbs::device::DeviceState;
+use super::path::Path;
 use kernel::{
     prelude::*,
     static_lock_class,
@@ -38,14 +34,14 @@ pub(crate) struct Gid {
 /// The log messages about addresses that a program may not use.
 static REFUSALS: LogLimit = LogLimit::new();
 
-/// The entries of a device.
-pub(crate) type Gids = RcuLists<Gid, 1>;
-
-/// Returns an empty list.
-pub(crate) fn new_list() -> impl PinInit<Gids> {
-    // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU callbacks.
-    // By then no device exists.
-    unsafe { RcuLists::new(c"rrxe_gids", static_lock_class!()) }
+/// The interfaces of a device: its own network device, and those with an address in the GID table.
+#[pin_data]
+pub(crate) struct Interfaces {
+    /// The device's own network device.
+    pub(crate) netdev: ARef<NetDevice>,
+    /// The GID table.
+    #[pin]
+    gids: RcuLists<Gid, 1>,
 }
 
 /// The way by which a packet came.
@@ -84,12 +80,27 @@ impl Arrival<'_> {
 
     /// Returns whether the packet came through a network device itself, not one stacked on it.
     #[inline]
-    pub(super) fn is_through(self, dev: &NetDevice) -> bool {
+    pub(crate) fn is_through(self, dev: &NetDevice) -> bool {
         matches!(self, Self::Stack(through) if through == dev)
     }
 }
 
 impl Gid {
+    /// Returns a new entry for the list of a device.
+    pub(crate) fn new(gid: &NewGid<'_>) -> Result<RcuListEntry<Self>> {
+        let interface = {
+            let rcu = rcu::read_lock();
+            gid.netdev.interface(&rcu)
+        };
+        let entry = Self {
+            index: gid.index,
+            address: AddressInfo::ip_of(&gid.gid),
+            interface,
+            netdev: gid.netdev.into(),
+        };
+        RcuListEntry::new(entry, GFP_KERNEL)
+    }
+
     /// Returns whether a packet of this origin and destination can be for the entry's address.
     fn receives(&self, origin: Origin, destination: &IpAddr, rcu: &rcu::Guard) -> bool {
         match origin {
@@ -103,36 +114,26 @@ impl Gid {
     }
 }
 
-impl DeviceState {
-    /// Handles a new entry of the GID table: opens the sockets of the namespace and VRF that has
-    /// the address, unless they are open. If that fails, ib_core does not add the entry.
-    pub(crate) fn add_gid(&self, gid: &NewGid<'_>) -> Result {
-        let interface = {
-            let rcu = rcu::read_lock();
-            gid.netdev.interface(&rcu)
-        };
-        let entry = Gid {
-            index: gid.index,
-            address: AddressInfo::ip_of(&gid.gid),
-            interface,
-            netdev: gid.netdev.into(),
-        };
-        let entry = RcuListEntry::new(entry, GFP_KERNEL)?;
-        let mut shares = self.gid_shares.lock();
-        shares.reserve(1, GFP_KERNEL)?;
-        let share = Sockets::share(&self.sockets, gid.netdev, Some(&ERRORS))?;
-        shares.push_within_capacity((gid.index, share))?;
-        self.gids.lock().push(0, entry);
-        Ok(())
+impl Interfaces {
+    /// Returns an initializer for a device without addresses.
+    pub(crate) fn new(netdev: &NetDevice) -> impl PinInit<Self> + use<> {
+        let netdev = netdev.into();
+        pin_init!(Self {
+            netdev,
+            // SAFETY: Before the module is unloaded, `SharedState` (rrxe_main.rs) waits for RCU
+            // callbacks. By then no device exists.
+            gids <- unsafe { RcuLists::new(c"rrxe_gids", static_lock_class!()) },
+        })
     }
 
-    /// Handles the end of an entry of the GID table.
-    pub(crate) fn del_gid(&self, index: u32) {
+    /// Adds an entry of the GID table.
+    pub(crate) fn add(&self, gid: RcuListEntry<Gid>) {
+        self.gids.lock().push(0, gid);
+    }
+
+    /// Removes the entry of the GID table with this index.
+    pub(crate) fn remove(&self, index: u32) {
         self.gids.lock().remove(0, |gid| gid.index == index);
-        let mut shares = self.gid_shares.lock();
-        if let Some(at) = shares.iter().position(|(of, _)| *of == index) {
-            drop(shares.remove(at));
-        }
     }
 
     /// Returns whether the device has an address to which a packet can be, given how it came and
@@ -148,7 +149,7 @@ impl DeviceState {
     }
 
     /// Returns the interface of this namespace that has an address.
-    pub(super) fn interface_with<'a>(
+    pub(crate) fn interface_with<'a>(
         &'a self,
         address: &IpAddr,
         namespace: NetNsCookie,

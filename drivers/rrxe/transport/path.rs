@@ -2,7 +2,8 @@
 
 //! The path to a peer: addresses, header fields and a cached route.
 
-use crate::{limits, verbs::device::DeviceState};
+use super::gids::Interfaces;
+use crate::limits;
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -31,10 +32,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub(crate) fn new(info: AddressInfo, device: &DeviceState) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(info: AddressInfo, interfaces: &Interfaces) -> impl PinInit<Self, Error> {
         let is_own = {
             let rcu = rcu::read_lock();
-            info.interface == Some(device.netdev.interface(&rcu))
+            info.interface == Some(interfaces.netdev.interface(&rcu))
         };
         try_pin_init!(Self {
             info,
@@ -54,7 +55,7 @@ impl Path {
     /// Returns the current route. `None` if the stack has no route.
     pub(crate) fn route(
         &self,
-        device: &DeviceState,
+        interfaces: &Interfaces,
         source_port: u16,
         rcu: &rcu::Guard,
     ) -> Option<Route> {
@@ -65,12 +66,12 @@ impl Path {
         // The index of the interface is one of its namespace. If the interface is gone, so is the
         // path.
         let interface = self.info.interface?;
-        let own = device.netdev.net(rcu);
+        let own = interfaces.netdev.net(rcu);
         let is_here = own.cookie() == interface.namespace;
         let net = if is_here {
             own
         } else {
-            device.netdev_of(interface, rcu)?.net(rcu)
+            interfaces.netdev_of(interface, rcu)?.net(rcu)
         };
         let dev = net.device(interface.ifindex, rcu)?;
         let flow = Flow {

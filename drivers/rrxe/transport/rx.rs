@@ -141,7 +141,9 @@ impl<'a> Reception<'a> {
         }
         let (arrival, destination) = (self.arrival(), self.skb.destination());
         let mut devices = self.tables.gsis.iter(rcu).map(|gsi| &gsi.qp.device);
-        if let Some(device) = devices.find(|device| device.has_gid(arrival, &destination, rcu)) {
+        if let Some(device) =
+            devices.find(|device| device.interfaces.has_gid(arrival, &destination, rcu))
+        {
             device.counters.count(counter);
         }
     }
@@ -277,11 +279,12 @@ impl<'a> Reception<'a> {
         let qp = self.tables.qps.get(number, rcu)?;
         let arrival = self.arrival();
         let is_ud = packet.bth.opcode.service() == Some(Service::Ud);
-        if !is_ud && (arrival.is_through(&qp.device.netdev) || self.dev.is_loopback()) {
+        if !is_ud && (arrival.is_through(&qp.device.interfaces.netdev) || self.dev.is_loopback()) {
             return Some(qp);
         }
         let destination = self.skb.destination();
-        let belongs = !destination.is_multicast() && qp.device.receives(arrival, &destination, rcu);
+        let belongs = !destination.is_multicast()
+            && qp.device.interfaces.receives(arrival, &destination, rcu);
         belongs.then_some(qp)
     }
 
@@ -293,8 +296,8 @@ impl<'a> Reception<'a> {
         let listens = |gsi: &&Gsi| {
             let device = &gsi.qp.device;
             let is_accessible = |device: DeviceRef<Rrxe>| device.is_accessible_from(net);
-            device.has_gid(arrival, &destination, rcu)
-                && by_netdev::<Rrxe>(&device.netdev).is_some_and(is_accessible)
+            device.interfaces.has_gid(arrival, &destination, rcu)
+                && by_netdev::<Rrxe>(&device.interfaces.netdev).is_some_and(is_accessible)
         };
         let found = self.tables.gsis.iter(rcu).filter(listens);
         found.min_by_key(|gsi| gsi.order)
@@ -320,7 +323,7 @@ impl<'a> Reception<'a> {
                 let net = self.dev.net(rcu).cookie();
                 if let Some(device) = device_on(self.dev, rcu) {
                     let device = device.data();
-                    if device.netdev.net(rcu).cookie() == net {
+                    if device.interfaces.netdev.net(rcu).cookie() == net {
                         let members = device.multicast.members_of(&destination, rcu);
                         members.for_each(&mut deliver);
                     }
@@ -377,11 +380,14 @@ impl UdpReceive for Receiver {
             return false;
         };
         let namespace = dev.net(rcu).cookie();
-        let interface = qp.device.interface_with(destination, namespace, rcu);
+        let interface = qp
+            .device
+            .interfaces
+            .interface_with(destination, namespace, rcu);
         let is_seen = |netdev: &NetDevice| netdev.is_captured(rcu);
         interface.is_some_and(|interface| !is_seen(interface))
             && !is_seen(dev)
-            && !is_seen(&qp.device.netdev)
+            && !is_seen(&qp.device.interfaces.netdev)
     }
 }
 

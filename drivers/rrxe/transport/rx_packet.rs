@@ -2,8 +2,14 @@
 
 //! Received packets, from the network stack or from another queue pair of the device.
 
-use super::{flow::ECN, gids::Arrival, loopback::LoopbackPacket, path::Path, tx::Transport};
-use crate::verbs::{device::DeviceState, mr::Span};
+use super::{
+    flow::ECN,
+    gids::{Arrival, Interfaces},
+    loopback::LoopbackPacket,
+    path::Path,
+    tx::Transport,
+};
+use crate::verbs::mr::Span;
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
 use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};
@@ -57,13 +63,13 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Returns whether the packet comes from the peer of a path of `device`, and came to the
-    /// interface of that path.
+    /// Returns whether the packet comes from the peer of a path, and came to the interface
+    /// of that path, which is one of `interfaces`.
     #[inline]
     pub(crate) fn is_from_peer_of(
         &self,
         path: &Path,
-        device: &DeviceState,
+        interfaces: &Interfaces,
         rcu: &rcu::Guard,
     ) -> bool {
         let (source, destination) = match &self.source {
@@ -73,7 +79,7 @@ impl RxPacket<'_> {
         path.is_from_peer(source, destination)
             && self
                 .arrival()
-                .is_some_and(|arrival| device.is_at_path(arrival, path, rcu))
+                .is_some_and(|arrival| interfaces.is_at_path(arrival, path, rcu))
     }
 
     /// Keeps the packet beyond its reception. Returns `None` if the packet can't be kept and is
@@ -144,10 +150,10 @@ impl RxPacket<'_> {
         }
     }
 
-    /// Returns the VLAN identifier of the network device of `device` that a datagram is addressed
-    /// to. The packet itself is untagged: the VLAN device has removed the tag.
-    pub(crate) fn vlan_id(&self, device: &DeviceState, rcu: &rcu::Guard) -> Option<u16> {
-        device.vlan_id_at(self.arrival()?, &self.skb()?.destination(), rcu)
+    /// Returns the VLAN identifier of the interface that a datagram is addressed to. The packet
+    /// itself is untagged: the VLAN device has removed the tag.
+    pub(crate) fn vlan_id(&self, interfaces: &Interfaces, rcu: &rcu::Guard) -> Option<u16> {
+        interfaces.vlan_id_at(self.arrival()?, &self.skb()?.destination(), rcu)
     }
 
     /// Copies `len` bytes of the payload, from `offset` on, to the start of a span.

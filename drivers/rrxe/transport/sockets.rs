@@ -17,7 +17,7 @@ use linux_rdma::net::{
 use linux_rdma::time::LogLimit;
 
 /// Limits the errors for interfaces that change by themselves.
-pub(super) static ERRORS: LogLimit = LogLimit::new();
+pub(crate) static ERRORS: LogLimit = LogLimit::new();
 
 /// The sockets of a namespace, outside of VRFs or in one of them.
 struct Entry {

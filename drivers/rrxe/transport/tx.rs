@@ -368,7 +368,7 @@ impl<'a> Transmitter<'a> {
         let may_queue = match &self.template {
             Some(template) => template.may_queue,
             None => {
-                let dev = &*qp.device.netdev;
+                let dev = &*qp.device.interfaces.netdev;
                 tx.path.is_none() && may_queue(dev, is_veth(dev), rcu)
             }
         };

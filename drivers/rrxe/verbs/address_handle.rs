@@ -32,7 +32,7 @@ impl AddressHandle {
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Arc<Self>> {
         if udata.is_some() {
-            device.check_use(&info)?;
+            device.interfaces.check_use(&info)?;
         }
         let flags = if may_sleep {
             GFP_KERNEL_ACCOUNT
@@ -46,7 +46,7 @@ impl AddressHandle {
                 tables: tables.clone(),
                 number,
                 pd: pd.id,
-                path <- Path::new(info, device),
+                path <- Path::new(info, &device.interfaces),
             }),
             flags,
         )

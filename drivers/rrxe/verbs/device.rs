@@ -8,16 +8,15 @@ use crate::{
     counters::{BoundCounters, Counters},
     tables::Tables,
     transport::{
-        gids::{self, Gids},
+        gids::{Gid, Interfaces},
         local_queue::LocalQueue,
-        sockets::{SocketShare, Sockets},
+        sockets::{SocketShare, Sockets, ERRORS},
     },
 };
 use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        aref::ARef,
         atomic::{Atomic, Relaxed},
         Arc, Mutex,
     },
@@ -25,6 +24,7 @@ use kernel::{
 use linux_rdma::{
     net::NetDevice,
     random,
+    rdma::NewGid,
     sync::{IndexPool, Nesting},
 };
 
@@ -33,7 +33,8 @@ use linux_rdma::{
 pub(crate) struct DeviceState {
     pub(crate) config: Config,
     pub(crate) tables: Arc<Tables>,
-    pub(crate) netdev: ARef<NetDevice>,
+    #[pin]
+    pub(crate) interfaces: Interfaces,
     /// Node and system image GUID.
     pub(crate) guid: [u8; 8],
     /// Counters of packets without a queue pair, and of queue pairs without bound counters.
@@ -45,17 +46,14 @@ pub(crate) struct DeviceState {
     #[pin]
     pub(crate) counter_numbers: IndexPool,
     /// The sockets of all devices.
-    pub(crate) sockets: Arc<Sockets>,
+    sockets: Arc<Sockets>,
     /// The share of the sockets of the device's namespace; released as soon as the network device
     /// is unregistered.
     #[pin]
     own_share: Mutex<Option<SocketShare>>,
     /// The sockets of the namespaces and VRFs of the GID table's entries, by index.
     #[pin]
-    pub(crate) gid_shares: Mutex<KVec<(u32, SocketShare)>>,
-    /// The GID table.
-    #[pin]
-    pub(crate) gids: Gids,
+    gid_shares: Mutex<KVec<(u32, SocketShare)>>,
     #[pin]
     pub(crate) multicast: Groups,
     bad_pkeys: Atomic<u64>,
@@ -91,7 +89,7 @@ impl DeviceState {
             try_pin_init!(Self {
                 config: config.clone(),
                 tables: tables.clone(),
-                netdev: netdev.into(),
+                interfaces <- Interfaces::new(netdev),
                 guid: guid(netdev),
                 counters: Counters::new()?,
                 bound_counters <- new_mutex!(BoundCounters::new(), "rrxe_bound_counters"),
@@ -99,7 +97,6 @@ impl DeviceState {
                 sockets: sockets.clone(),
                 own_share <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),
-                gids <- gids::new_list(),
                 multicast <- Groups::new(),
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
@@ -117,6 +114,27 @@ impl DeviceState {
         let own = self.own_share.lock().take();
         let shares = core::mem::take(&mut *self.gid_shares.lock());
         drop((own, shares));
+    }
+
+    /// Handles a new entry of the GID table: opens the sockets of the namespace and VRF that has
+    /// the address, unless they are open. If that fails, ib_core does not add the entry.
+    pub(crate) fn add_gid(&self, gid: &NewGid<'_>) -> Result {
+        let entry = Gid::new(gid)?;
+        let mut shares = self.gid_shares.lock();
+        shares.reserve(1, GFP_KERNEL)?;
+        let share = Sockets::share(&self.sockets, gid.netdev, Some(&ERRORS))?;
+        shares.push_within_capacity((gid.index, share))?;
+        self.interfaces.add(entry);
+        Ok(())
+    }
+
+    /// Handles the end of an entry of the GID table.
+    pub(crate) fn del_gid(&self, index: u32) {
+        self.interfaces.remove(index);
+        let mut shares = self.gid_shares.lock();
+        if let Some(at) = shares.iter().position(|(of, _)| *of == index) {
+            drop(shares.remove(at));
+        }
     }
 
     /// Counts packets whose P_Key did not match.

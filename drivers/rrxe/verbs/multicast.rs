@@ -119,7 +119,7 @@ impl DeviceState {
             return Err(ENOMEM);
         }
         if count == 0 {
-            self.netdev.join_multicast(&address)?;
+            self.interfaces.netdev.join_multicast(&address)?;
         }
         charged.dismiss();
         writer.push(groups.list(&address), entry);
@@ -140,7 +140,7 @@ impl DeviceState {
         let rcu = rcu::read_lock();
         if groups.members_of(&address, &rcu).next().is_none() {
             drop(rcu);
-            self.netdev.leave_multicast(&address);
+            self.interfaces.netdev.leave_multicast(&address);
         }
         Ok(())
     }
