@@ -9,11 +9,15 @@
 //! A queue pair also counts in one place only: in the counters bound to it, or else in those of its
 //! device. ib_core adds up both for the port, as do the responses to management datagrams.
 
-use crate::{limits, qp::Qp, verbs::device::DeviceState};
-use kernel::{c_str, prelude::*, sync::Arc};
+use crate::limits;
+use kernel::{
+    c_str, new_mutex,
+    prelude::*,
+    sync::{Arc, Mutex},
+};
 use linux_rdma::{
     rdma::attr::StatName,
-    sync::{arc_borrow_ref, BurstGuard, PerCpuCounters},
+    sync::{IndexPool, PerCpuCounters},
 };
 use rrxe_core::{
     pma::PortCounters, requester::RequesterCounters, responder::ResponderCounters, wire::Operation,
@@ -158,46 +162,75 @@ pub(crate) struct QpCounters {
     number: u32,
 }
 
-impl QpCounters {
-    /// Returns new counters with their number. The caller must call [`destroy`](Self::destroy).
-    pub(crate) fn create(device: &DeviceState) -> Result<(Self, u32)> {
-        let counters = Counters(PerCpuCounters::new_accounted()?);
-        let counters = Arc::new(counters, GFP_KERNEL_ACCOUNT)?;
-        // At least one queue pair is bound to each set of counters.
-        let number = device
-            .counter_numbers
-            .alloc(1..=limits::MAX_QP, GFP_KERNEL_ACCOUNT)?;
-        if let Err(error) = device.bound_counters.lock().add(&counters) {
-            device.counter_numbers.free(number);
-            return Err(error);
-        }
-        Ok((Self { counters, number }, number))
-    }
-
-    /// Frees the number, and keeps the values as those of the device's former counters. No queue
-    /// pair is bound to the counters.
-    pub(crate) fn destroy(&self, device: &DeviceState) {
-        device.bound_counters.lock().remove(&self.counters);
-        device.counter_numbers.free(self.number);
-    }
-}
-
 /// The counters of a device that are or were bound to queue pairs. ib_core adds them to the port's
 /// statistics by itself, but exports no function that returns the sum.
+#[pin_data]
 pub(crate) struct BoundCounters {
+    /// Allocator of the numbers of counters.
+    #[pin]
+    numbers: IndexPool,
+    #[pin]
+    all: Mutex<AllBound>,
+}
+
+/// The current counters, and the values of former ones.
+struct AllBound {
     current: KVVec<Arc<Counters>>,
     /// The sum of the last values of those that were destroyed.
     former: [u64; NAMES.len()],
 }
 
 impl BoundCounters {
-    pub(crate) const fn new() -> Self {
-        Self {
-            current: KVVec::new(),
-            former: [0; NAMES.len()],
-        }
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            numbers <- IndexPool::new(),
+            all <- new_mutex!(AllBound {
+                current: KVVec::new(),
+                former: [0; NAMES.len()],
+            }, "rrxe_bound_counters"),
+        })
     }
 
+    /// Returns new counters with their number. The caller must call [`destroy`](Self::destroy).
+    pub(crate) fn create(&self) -> Result<(QpCounters, u32)> {
+        let counters = Counters(PerCpuCounters::new_accounted()?);
+        let counters = Arc::new(counters, GFP_KERNEL_ACCOUNT)?;
+        // At least one queue pair is bound to each set of counters.
+        let number = self.numbers.alloc(1..=limits::MAX_QP, GFP_KERNEL_ACCOUNT)?;
+        if let Err(error) = self.all.lock().add(&counters) {
+            self.numbers.free(number);
+            return Err(error);
+        }
+        Ok((QpCounters { counters, number }, number))
+    }
+
+    /// Frees the number of counters, and keeps their values. No queue pair is bound to them.
+    pub(crate) fn destroy(&self, counters: &QpCounters) {
+        self.all.lock().remove(&counters.counters);
+        self.numbers.free(counters.number);
+    }
+
+    /// Returns the counters of the port for management datagrams; `own` counts the packets of the
+    /// device that no bound counter counts. Each equals the statistic of the port that ib_core
+    /// shows, and an error of a packet counts once. Sleeps.
+    pub(crate) fn port(&self, own: &Counters) -> PortCounters {
+        let bound = self.all.lock();
+        let value = |counter| {
+            let stat = counter as usize;
+            own.value(stat).wrapping_add(bound.value(stat))
+        };
+        PortCounters {
+            sent_bytes: value(Counter::SentBytes),
+            received_bytes: value(Counter::ReceivedBytes),
+            sent_packets: value(Counter::SentPackets),
+            received_packets: value(Counter::ReceivedPackets),
+            receive_errors: value(Counter::Malformed).wrapping_add(value(Counter::BadIcrc)),
+            send_discards: value(Counter::SendErrors),
+        }
+    }
+}
+
+impl AllBound {
     fn add(&mut self, counters: &Arc<Counters>) -> Result {
         // The memory is not charged to the caller: others must not wait with this lock until the
         // caller's control group has memory.
@@ -215,53 +248,5 @@ impl BoundCounters {
         let former = self.former.get(stat).copied().unwrap_or(0);
         let current = self.current.iter().map(|counters| counters.value(stat));
         current.fold(former, u64::wrapping_add)
-    }
-}
-
-impl DeviceState {
-    /// Returns the counters of the port for management datagrams. Each equals the statistic of the
-    /// port that ib_core shows, and an error of a packet counts once. Sleeps.
-    pub(crate) fn port_counters(&self) -> PortCounters {
-        let bound = self.bound_counters.lock();
-        let value = |counter| {
-            let stat = counter as usize;
-            self.counters.value(stat).wrapping_add(bound.value(stat))
-        };
-        PortCounters {
-            sent_bytes: value(Counter::SentBytes),
-            received_bytes: value(Counter::ReceivedBytes),
-            sent_packets: value(Counter::SentPackets),
-            received_packets: value(Counter::ReceivedPackets),
-            receive_errors: value(Counter::Malformed).wrapping_add(value(Counter::BadIcrc)),
-            send_discards: value(Counter::SendErrors),
-        }
-    }
-}
-
-impl Qp {
-    #[inline]
-    pub(crate) fn count(&self, counter: Counter) {
-        self.with_counters(|counters| counters.count(counter));
-    }
-
-    /// Calls `count` with the counters in which the queue pair counts. Must be called with
-    /// interrupts enabled.
-    #[inline]
-    pub(crate) fn with_counters(&self, count: impl FnOnce(&Counters)) {
-        if self.counters.is_empty() {
-            count(&self.device.counters);
-        } else {
-            self.with_bound_counters(count);
-        }
-    }
-
-    /// Calls `count` with the bound counters of the queue pair.
-    #[cold]
-    #[inline(never)]
-    fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
-        let burst = BurstGuard::enter();
-        let bound = self.counters.get(&burst).map(arc_borrow_ref);
-        // The counters may be unbound meanwhile.
-        count(bound.unwrap_or(&self.device.counters));
     }
 }

@@ -175,11 +175,11 @@ impl Driver for Rrxe {
     }
 
     fn create_counter(device: &Device<Self>) -> Result<(QpCounters, u32)> {
-        QpCounters::create(device.data())
+        device.data().bound_counters.create()
     }
 
     fn destroy_counter(device: &Device<Self>, counter: &QpCounters) {
-        counter.destroy(device.data());
+        device.data().bound_counters.destroy(counter);
     }
 
     fn bind_counter(counter: &QpCounters, qp: &Self::Qp) -> Result {
@@ -196,7 +196,8 @@ impl Driver for Rrxe {
     }
 
     fn process_mad(device: &Device<Self>, port: u32, mad: &Mad) -> Option<Mad> {
-        pma::respond(mad, port, || device.data().port_counters())
+        let device = device.data();
+        pma::respond(mad, port, || device.bound_counters.port(&device.counters))
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {

@@ -24,7 +24,7 @@ mod schedule;
 mod state;
 
 use crate::{
-    counters::Counters,
+    counters::{Counter, Counters},
     ring::abi::{Cqe, CQE_SOLICITED},
     transport::{
         local_queue::LocalShare,
@@ -52,7 +52,7 @@ use linux_rdma::{
         qp::{QpAttr, QpCap, QpType},
         QpTarget,
     },
-    sync::{BurstArc, BurstGuard, SerialWork, SoftTimer},
+    sync::{arc_borrow_ref, BurstArc, BurstGuard, SerialWork, SoftTimer},
 };
 use poll::PollRegistration;
 pub(crate) use poll::Poller;
@@ -329,6 +329,32 @@ impl PendingCompletions {
 }
 
 impl Qp {
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter) {
+        self.with_counters(|counters| counters.count(counter));
+    }
+
+    /// Calls `count` with the counters in which the queue pair counts. Must be called with
+    /// interrupts enabled.
+    #[inline]
+    pub(crate) fn with_counters(&self, count: impl FnOnce(&Counters)) {
+        if self.counters.is_empty() {
+            count(&self.device.counters);
+        } else {
+            self.with_bound_counters(count);
+        }
+    }
+
+    /// Calls `count` with the bound counters of the queue pair.
+    #[cold]
+    #[inline(never)]
+    fn with_bound_counters(&self, count: impl FnOnce(&Counters)) {
+        let burst = BurstGuard::enter();
+        let bound = self.counters.get(&burst).map(arc_borrow_ref);
+        // The counters may be unbound meanwhile.
+        count(bound.unwrap_or(&self.device.counters));
+    }
+
     /// Returns this queue pair as the user of keys in a protection domain.
     fn keys(&self, pd: PdId) -> KeyUser {
         KeyUser {

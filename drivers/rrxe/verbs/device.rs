@@ -21,12 +21,7 @@ use kernel::{
         Arc, Mutex,
     },
 };
-use linux_rdma::{
-    net::NetDevice,
-    random,
-    rdma::NewGid,
-    sync::{IndexPool, Nesting},
-};
+use linux_rdma::{net::NetDevice, random, rdma::NewGid, sync::Nesting};
 
 /// A device: one port on one network device.
 #[pin_data]
@@ -41,10 +36,7 @@ pub(crate) struct DeviceState {
     pub(crate) counters: Counters,
     /// Counters that are or were bound to queue pairs.
     #[pin]
-    pub(crate) bound_counters: Mutex<BoundCounters>,
-    /// Allocator of numbers for counters that can be bound.
-    #[pin]
-    pub(crate) counter_numbers: IndexPool,
+    pub(crate) bound_counters: BoundCounters,
     /// The sockets of all devices.
     sockets: Arc<Sockets>,
     /// The share of the sockets of the device's namespace; released as soon as the network device
@@ -92,8 +84,7 @@ impl DeviceState {
                 interfaces <- Interfaces::new(netdev),
                 guid: guid(netdev),
                 counters: Counters::new()?,
-                bound_counters <- new_mutex!(BoundCounters::new(), "rrxe_bound_counters"),
-                counter_numbers <- IndexPool::new(),
+                bound_counters <- BoundCounters::new(),
                 sockets: sockets.clone(),
                 own_share <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),
