@@ -6,17 +6,18 @@ use crate::{
     counters::{self, QpCounters},
     limits,
     module::Rrxe,
+    mr::{Mr, MrHandle, NewMr},
+    pd::Pd,
     qp::{self, Poller, QpHandle},
+    quota::{Charge, Charged},
     ring::abi,
+    tables::Tables,
     transport::local_queue::LocalQueue,
     verbs::{
         address_handle::AddressHandle,
         cq::{Cq, CqHandle},
         device::DeviceState,
         link,
-        mr::{Mr, MrHandle, NewMr},
-        pd::Pd,
-        quota::{Charge, Charged},
         srq::{self, SrqHandle},
     },
 };
@@ -354,7 +355,8 @@ impl Driver for Rrxe {
         memory: KernelMemory,
         access: u32,
     ) -> Result<NewMr> {
-        Mr::kernel(device.data(), pd, memory, access)
+        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        Mr::kernel(mrs, quotas, pd, memory, access)
     }
 
     fn reg_user_mr(
@@ -363,7 +365,8 @@ impl Driver for Rrxe {
         memory: &UserMemory,
         access: u32,
     ) -> Result<NewMr> {
-        Mr::user(device, pd, memory, access)
+        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        Mr::user(device, mrs, quotas, pd, memory, access)
     }
 
     fn rereg_user_mr(
@@ -372,7 +375,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         change: &MrChange,
     ) -> Result<Option<NewMr>> {
-        mr.change(device, pd, change)
+        mr.change(device, &device.data().tables.quotas, pd, change)
     }
 
     fn dereg_mr(mr: &Self::Mr) -> Result {
@@ -380,7 +383,8 @@ impl Driver for Rrxe {
     }
 
     fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<NewMr> {
-        Mr::fast(device.data(), pd, pages)
+        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        Mr::fast(mrs, quotas, pd, pages)
     }
 
     fn unmap_mr(mr: &Self::Mr) {
@@ -396,7 +400,8 @@ impl Driver for Rrxe {
     }
 
     fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<NewMr> {
-        Mr::window(device.data(), pd, mw_type)
+        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        Mr::window(mrs, quotas, pd, mw_type)
     }
 
     fn dealloc_mw(mw: &Self::Mw) -> Result {

@@ -3,7 +3,7 @@
 //! The limits of a device, as `ibv_query_device` reports them, each with its reason.
 //!
 //! Numbers of objects are limited for all devices together, and for each user: see
-//! [`crate::verbs::quota`].
+//! [`crate::quota`].
 
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;

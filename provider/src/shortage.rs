@@ -5,7 +5,7 @@
 //! - `ENOMEM`: the kernel counts the pages that it pins for a process, and they would exceed
 //!   RLIMIT_MEMLOCK (`ib_umem_get()` in drivers/infiniband/core/umem.c).
 //! - `EDQUOT`: the kernel counts the objects of each user, and the user has its share of the
-//!   device's limit (drivers/rrxe/verbs/quota.rs).
+//!   device's limit (drivers/rrxe/quota.rs).
 //!
 //! If the environment asks for it ([`EXPLAINS`]), the provider writes a line to standard error.
 

@@ -16,6 +16,9 @@ use super::{
 use crate::{
     limits,
     module::Rrxe,
+    mr::BinderId,
+    pd::Pd,
+    quota::{Charged, Payer},
     ring::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
@@ -24,9 +27,6 @@ use crate::{
     verbs::{
         cq::{Cq, CqHandle},
         device::DeviceState,
-        mr::BinderId,
-        pd::Pd,
-        quota::{Charged, Payer},
     },
 };
 use kernel::{

@@ -25,20 +25,16 @@ mod state;
 
 use crate::{
     counters::{Counter, Counters},
+    mr::{BinderId, KeyUser},
+    pd::PdId,
+    quota::Payer,
     ring::abi::{Cqe, CQE_SOLICITED},
     transport::{
         local_queue::LocalShare,
         rx_packet::RxPacket,
         tx::{TxBatch, TxState},
     },
-    verbs::{
-        cq::Cq,
-        device::DeviceState,
-        mr::{BinderId, KeyUser},
-        pd::PdId,
-        quota::Payer,
-        srq::Srq,
-    },
+    verbs::{cq::Cq, device::DeviceState, srq::Srq},
 };
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},

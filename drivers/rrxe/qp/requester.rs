@@ -11,6 +11,7 @@ use super::{
 use crate::{
     counters::Counter,
     limits,
+    mr::{NewKey, Reference},
     ring::{
         abi::{self, Cqe, SendWqe, Sge},
         wqe::{self, Data, LocalPart, SendBounds, SendSlot},
@@ -20,11 +21,7 @@ use crate::{
         rx_packet::RxPacket,
         tx::{Transmitter, TxBatch, TxState},
     },
-    verbs::{
-        cq::Cq,
-        device::DeviceState,
-        mr::{NewKey, Reference},
-    },
+    verbs::{cq::Cq, device::DeviceState},
 };
 use core::mem::{size_of, take};
 use kernel::{

@@ -9,6 +9,8 @@ use super::{
 use crate::{
     counters::Counter,
     limits,
+    mr::{Reference, Span},
+    pd::PdId,
     ring::{
         abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
         wqe::{self, RecvEntry},
@@ -18,13 +20,7 @@ use crate::{
         rx_packet::RxPacket,
         tx::{Transmitter, TxBatch, TxState},
     },
-    verbs::{
-        cq::Cq,
-        device::DeviceState,
-        mr::{Reference, Span},
-        pd::PdId,
-        srq::Srq,
-    },
+    verbs::{cq::Cq, device::DeviceState, srq::Srq},
 };
 use core::mem::{size_of, take};
 use kernel::{

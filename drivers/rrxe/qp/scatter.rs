@@ -3,12 +3,10 @@
 //! Copies payload from and to the data segments of a work request.
 
 use crate::{
+    mr::{MrTable, Reference, Span},
+    pd::PdId,
     ring::{abi::Sge, wqe},
     transport::rx_packet::RxPacket,
-    verbs::{
-        mr::{MrTable, Reference, Span},
-        pd::PdId,
-    },
 };
 use linux_rdma::{net::PacketWriter, sync::BurstGuard};
 use rrxe_core::Fault;

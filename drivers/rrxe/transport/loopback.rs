@@ -9,7 +9,7 @@
 //! when packets take this path.
 
 use super::path::Path;
-use crate::verbs::mr::{MrTable, Reference};
+use crate::mr::{MrTable, Reference};
 use kernel::prelude::*;
 use linux_rdma::{
     net::{Fragment, IpAddr, NetNsCookie, PacketWriter, PayloadArena, UDP_HEADER},

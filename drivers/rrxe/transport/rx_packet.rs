@@ -9,7 +9,7 @@ use super::{
     path::Path,
     tx::Transport,
 };
-use crate::verbs::mr::Span;
+use crate::mr::Span;
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
 use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     counters::{Counter, Counters},
+    mr::{Reference, Span},
     qp::{EventCtx, Qp},
-    verbs::mr::{Reference, Span},
 };
 use core::cell::Cell;
 use kernel::{

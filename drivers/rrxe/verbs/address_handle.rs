@@ -2,11 +2,14 @@
 
 //! Address handles: destinations of datagrams.
 
-use super::{
-    device::DeviceState,
+use super::device::DeviceState;
+use crate::{
+    limits,
     pd::{Pd, PdId},
+    ring::abi::CreateAhResp,
+    tables::Tables,
+    transport::path::Path,
 };
-use crate::{limits, ring::abi::CreateAhResp, tables::Tables, transport::path::Path};
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::rdma::{AddressInfo, Udata};
 

@@ -7,8 +7,5 @@ pub(crate) mod address_handle;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod link;
-pub(crate) mod mr;
 pub(crate) mod multicast;
-pub(crate) mod pd;
-pub(crate) mod quota;
 pub(crate) mod srq;

@@ -7,8 +7,8 @@
 //! sender that is a member receives its own datagrams too, as with other software and hardware
 //! (IPoIB drops its own); the stack makes that copy.
 
-use super::{device::DeviceState, quota::Payer};
-use crate::{limits, qp::Qp};
+use super::device::DeviceState;
+use crate::{limits, qp::Qp, quota::Payer};
 use kernel::{
     prelude::*,
     static_lock_class,

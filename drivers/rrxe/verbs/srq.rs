@@ -10,14 +10,11 @@
 //!
 //! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
-use super::{
-    cq::Cq,
-    device::DeviceState,
-    pd::{Pd, PdId},
-};
+use super::{cq::Cq, device::DeviceState};
 use crate::{
     limits,
     module::{Rrxe, EVENT_QUEUE},
+    pd::{Pd, PdId},
     ring::{
         abi::{recv_stride, RecvWqe},
         Consumer, Producer, Ring,

@@ -3,7 +3,7 @@
 //! Work requests that change a key: fast registration, binding of windows, invalidation.
 
 use super::{is_inside, KeyUser, Kind, Mr, MrTable, CLOSED, REMOTE, TYPE_1, TYPE_2};
-use crate::verbs::pd::PdId;
+use crate::pd::PdId;
 use kernel::sync::{
     atomic::{Full, Relaxed},
     Arc,
@@ -201,7 +201,7 @@ impl MrTable {
 #[kernel::prelude::kunit_tests(rrxe_windows)]
 mod tests {
     use super::super::*;
-    use crate::verbs::quota::Quotas;
+    use crate::quota::Quotas;
 
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {

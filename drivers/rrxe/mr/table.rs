@@ -3,7 +3,7 @@
 //! The table of memory regions and windows by key, and the accesses by key.
 
 use super::{is_inside, BinderId, KeyState, KeyUser, Kind, Memory, Mr};
-use crate::{tables::NumberTable, verbs::pd::PdId};
+use crate::{number_table::NumberTable, pd::PdId};
 use kernel::sync::atomic::{Atomic, Full, Release};
 use linux_rdma::{
     net::{Fragment, PacketWriter},

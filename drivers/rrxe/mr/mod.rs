@@ -21,11 +21,8 @@ pub(crate) use table::{MrTable, Reference, Span};
 use crate::{
     limits,
     module::Rrxe,
-    verbs::{
-        device::DeviceState,
-        pd::{Pd, PdId},
-        quota::{Charge, Charged},
-    },
+    pd::{Pd, PdId},
+    quota::{Charge, Charged, Quotas},
 };
 use kernel::{
     new_spinlock,
@@ -218,6 +215,8 @@ impl Mr {
     /// REG_MR.
     pub(crate) fn user(
         device: &Device<Rrxe>,
+        mrs: &Arc<MrTable>,
+        quotas: &Quotas,
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
@@ -230,8 +229,7 @@ impl Mr {
             return Err(EINVAL);
         }
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
-        let tables = &device.data().tables;
-        let charge = Charge::new(&tables.quotas.regions, true)?;
+        let charge = Charge::new(&quotas.regions, true)?;
         let owner = PinOwner::new(Umem::get(device, memory.start, size, access)?)?;
         let kind = Kind::Registered(Registered {
             access: Atomic::new(access),
@@ -239,13 +237,14 @@ impl Mr {
             length,
             memory: Memory::User(owner.shared().clone()),
         });
-        Self::register(&tables.mrs, charge, pd.id, Some(owner), kind, None)
+        Self::register(mrs, charge, pd.id, Some(owner), kind, None)
     }
 
     /// Creates the region of all kernel memory, for kernel consumers. Never for remote access
     /// (K-09).
     pub(crate) fn kernel(
-        device: &DeviceState,
+        mrs: &Arc<MrTable>,
+        quotas: &Quotas,
         pd: &Pd,
         memory: KernelMemory,
         access: u32,
@@ -253,35 +252,38 @@ impl Mr {
         if pd.is_user || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
-        let charge = Charge::new(&device.tables.quotas.regions, false)?;
+        let charge = Charge::new(&quotas.regions, false)?;
         let kind = Kind::Registered(Registered {
             access: Atomic::new(access),
             iova: 0,
             length: u64::MAX,
             memory: Memory::Kernel(memory),
         });
-        Self::register(&device.tables.mrs, charge, pd.id, None, kind, None)
+        Self::register(mrs, charge, pd.id, None, kind, None)
     }
 
     /// ALLOC_MR: creates a region for fast registrations of up to `pages` pages.
-    pub(crate) fn fast(device: &DeviceState, pd: &Pd, pages: u32) -> Result<NewMr> {
+    pub(crate) fn fast(mrs: &Arc<MrTable>, quotas: &Quotas, pd: &Pd, pages: u32) -> Result<NewMr> {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
         let pages = Some(KernelPages::with_capacity(pages as usize)?);
-        let charge = Charge::new(&device.tables.quotas.regions, false)?;
-        let mrs = &device.tables.mrs;
+        let charge = Charge::new(&quotas.regions, false)?;
         Self::register(mrs, charge, pd.id, None, Kind::FastReg, pages)
     }
 
     /// ALLOC_MW: creates a window. Returns it with its key.
-    pub(crate) fn window(device: &DeviceState, pd: &Pd, mw_type: u32) -> Result<NewMr> {
+    pub(crate) fn window(
+        mrs: &Arc<MrTable>,
+        quotas: &Quotas,
+        pd: &Pd,
+        mw_type: u32,
+    ) -> Result<NewMr> {
         if !matches!(mw_type, TYPE_1 | TYPE_2) {
             return Err(EINVAL);
         }
-        let charge = Charge::new(&device.tables.quotas.windows, pd.is_user)?;
-        let (mrs, kind) = (&device.tables.mrs, Kind::Window(mw_type));
-        Self::register(mrs, charge, pd.id, None, kind, None)
+        let charge = Charge::new(&quotas.windows, pd.is_user)?;
+        Self::register(mrs, charge, pd.id, None, Kind::Window(mw_type), None)
     }
 }
 
@@ -330,6 +332,7 @@ impl MrHandle {
     pub(crate) fn change(
         &self,
         device: &Device<Rrxe>,
+        quotas: &Quotas,
         pd: &Pd,
         change: &MrChange,
     ) -> Result<Option<NewMr>> {
@@ -357,7 +360,7 @@ impl MrHandle {
         // first write to a read-only page may replace the page.
         let again = (!owner.allows(access)).then_some(&same_memory);
         if let Some(memory) = change.memory.as_ref().or(again) {
-            let new = Mr::user(device, pd, memory, access)?;
+            let new = Mr::user(device, &self.table, quotas, pd, memory, access)?;
             reopen.dismiss();
             return Ok(Some(new));
         }
