@@ -75,11 +75,14 @@ pub trait HasSerialWork<const ID: u64 = 0>:
 }
 
 /// Implements [`HasSerialWork`](crate::sync::HasSerialWork) for fields, for example
-/// `impl HasSerialWork<1> for QueuePair { self.recv_work }`.
+/// `impl HasSerialWork<1> for QueuePair { self.recv_work }`, or, for a generic type,
+/// `impl{T: Task} HasSerialWork<0> for Queue<T> { self.work }`.
 #[macro_export]
 macro_rules! impl_has_serial_work {
-    ($(impl HasSerialWork<$id:tt> for $owner:ty { self.$field:ident })*) => {$(
-        impl $crate::sync::HasSerialWork<$id> for $owner {
+    ($(
+        impl$({$($generics:tt)*})? HasSerialWork<$id:tt> for $owner:ty { self.$field:ident }
+    )*) => {$(
+        impl$(<$($generics)*>)? $crate::sync::HasSerialWork<$id> for $owner {
             #[inline]
             fn serial_work(&self) -> &$crate::sync::SerialWork<Self, $id> {
                 &self.$field
@@ -88,7 +91,7 @@ macro_rules! impl_has_serial_work {
 
         // SAFETY: `serial_work` checks the type of the field, whose first part is the `Work`
         // (`repr(C)`). Both functions use the same field.
-        unsafe impl ::kernel::workqueue::HasWork<Self, $id> for $owner {
+        unsafe impl$(<$($generics)*>)? ::kernel::workqueue::HasWork<Self, $id> for $owner {
             #[inline]
             unsafe fn raw_get_work(owner: *mut Self) -> *mut ::kernel::workqueue::Work<Self, $id> {
                 // SAFETY: The caller guarantees that `owner` points to an object.
@@ -104,7 +107,7 @@ macro_rules! impl_has_serial_work {
             }
         }
 
-        impl ::kernel::workqueue::WorkItem<$id> for $owner {
+        impl$(<$($generics)*>)? ::kernel::workqueue::WorkItem<$id> for $owner {
             type Pointer = ::kernel::sync::Arc<Self>;
 
             fn run(this: ::kernel::sync::Arc<Self>) {

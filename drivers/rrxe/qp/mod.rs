@@ -102,7 +102,7 @@ pub(crate) struct Qp {
     #[pin]
     pub(crate) recv: SpinLock<responder::RecvSide>,
     /// Packets of this queue pair that are queued on this host.
-    pub(crate) local: Arc<LocalShare>,
+    pub(crate) local: Arc<LocalShare<Qp>>,
     /// Entry in the list of queue pairs that wait for room in the local queue.
     #[pin]
     waiter_links: ListLinks,

@@ -10,7 +10,7 @@ use crate::{
     counters::Counter,
     limits::path,
     module::{EVENT_QUEUE, FLUSH_QUEUE},
-    transport::{rx_packet::RxPacket, tx::Transport},
+    transport::{local_queue::Waiter, rx_packet::RxPacket, tx::Transport},
     verbs::cq::Cq,
 };
 use core::mem::take;
@@ -203,14 +203,6 @@ impl Qp {
         }
     }
 
-    /// Sends the packets that waited for room in the local queue.
-    pub(crate) fn has_room(this: ArcBorrow<'_, Self>) {
-        this.local.admit();
-        Self::kick_recv(this);
-        this.local.admit();
-        Self::kick_send(this);
-    }
-
     /// Takes the receive side out of the states in which it acknowledges, by calling `end` once.
     /// First sends the pending ACKs and responses, in at most `batches` batches; READ responses
     /// beyond that, and everything after them, are not sent. Never waits. May be called from any
@@ -369,6 +361,15 @@ impl Qp {
         if this.event_work.is_marked() {
             SerialWork::<Self, EVENT_WORK>::queue(this, 0);
         }
+    }
+}
+
+impl Waiter for Qp {
+    fn has_room(this: ArcBorrow<'_, Self>) {
+        this.local.admit();
+        Self::kick_recv(this);
+        this.local.admit();
+        Self::kick_send(this);
     }
 }
 

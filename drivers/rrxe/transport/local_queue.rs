@@ -6,15 +6,14 @@
 //! The stack accepts packets at any rate, and drops those that do not fit into its queues. Each
 //! device therefore counts the packets that it has handed over and that have not left yet, as TCP
 //! does for each socket (TCP small queues), and hands over only what the network device needs to
-//! stay busy (the kernel's dynamic queue limits). Queue pairs that find no room wait in a list; a
-//! packet that leaves wakes the first one.
+//! stay busy (the kernel's dynamic queue limits). A queue pair that finds no room becomes a
+//! [`Waiter`] in a list; a packet that leaves wakes the first one.
 //!
 //! ACKs do not count, because the received packets bound their number. A veth or loopback device
 //! without a queueing discipline has no queue, so nothing is counted there.
 
-use crate::qp::Qp;
 use kernel::{
-    list::{List, ListArc},
+    list::{List, ListArc, ListItem, TryNewListArc},
     new_spinlock,
     prelude::*,
     static_lock_class,
@@ -35,28 +34,33 @@ const MIN_QUEUED: u32 = 8;
 /// (`txqueuelen`).
 const MAX_QUEUED: u32 = 500;
 
-/// The packets of a device that are queued on this host.
-#[pin_data]
-pub(crate) struct LocalQueue {
-    #[pin]
-    state: SpinLock<State>,
-    /// Admits the first waiting queue pairs.
-    #[pin]
-    admission: SerialWork<LocalQueue>,
+/// A sender that can wait for room in the local queue: a queue pair.
+pub(crate) trait Waiter: ListItem + TryNewListArc + Send + Sync + 'static {
+    /// Sends the packets that waited for room.
+    fn has_room(this: ArcBorrow<'_, Self>);
 }
 
-/// The limit of the host's queue, and the queue pairs that it holds up.
-struct State {
+/// The packets of a device that are queued on this host.
+#[pin_data]
+pub(crate) struct LocalQueue<W: Waiter> {
+    #[pin]
+    state: SpinLock<State<W>>,
+    /// Admits the first waiters.
+    #[pin]
+    admission: SerialWork<LocalQueue<W>>,
+}
+
+/// The limit of the host's queue, and the senders that it holds up.
+struct State<W: Waiter> {
     limit: QueueLimit,
-    /// Queue pairs that wait for room.
-    waiters: List<Qp>,
+    waiters: List<W>,
 }
 
 impl_has_serial_work! {
-    impl HasSerialWork<0> for LocalQueue { self.admission }
+    impl{W: Waiter} HasSerialWork<0> for LocalQueue<W> { self.admission }
 }
 
-impl LocalQueue {
+impl<W: Waiter> LocalQueue<W> {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -70,8 +74,8 @@ impl LocalQueue {
         )
     }
 
-    /// Removes and returns the first waiting queue pair, if there is room for its packets.
-    fn next(&self) -> Option<Arc<Qp>> {
+    /// Removes and returns the first waiter, if there is room for its packets.
+    fn next(&self) -> Option<Arc<W>> {
         let mut state = lock_irqsave(&self.state);
         if state.limit.room() == 0 {
             return None;
@@ -79,7 +83,7 @@ impl LocalQueue {
         state.waiters.pop_front().map(ListArc::into_arc)
     }
 
-    /// Ends the admission of queue pairs. On return, no queue pair waits, and only the counting of
+    /// Ends the admission of waiters. On return, the list is empty, and only the counting of
     /// packets that leave continues. Sleeps.
     pub(crate) fn close(this: &Arc<Self>) {
         SerialWork::close(this.as_arc_borrow());
@@ -92,20 +96,20 @@ impl LocalQueue {
     }
 }
 
-impl SerialTask for LocalQueue {
+impl<W: Waiter> SerialTask for LocalQueue<W> {
     fn round(this: ArcBorrow<'_, Self>, _: u32) -> bool {
-        let Some(qp) = this.next() else {
+        let Some(waiter) = this.next() else {
             return false;
         };
         // It uses room, unless it has nothing to send or another context sends for it.
-        Qp::has_room(qp.as_arc_borrow());
+        W::has_room(waiter.as_arc_borrow());
         true
     }
 }
 
 /// The packets of a queue pair that are queued on this host.
-pub(crate) struct LocalShare {
-    queue: Arc<LocalQueue>,
+pub(crate) struct LocalShare<W: Waiter> {
+    queue: Arc<LocalQueue<W>>,
     packets: Atomic<i32>,
     /// The queue pair waits for room.
     waits: Atomic<u32>,
@@ -113,8 +117,8 @@ pub(crate) struct LocalShare {
     admitted: Atomic<u32>,
 }
 
-impl LocalShare {
-    pub(crate) fn new(queue: &Arc<LocalQueue>) -> Result<Arc<Self>> {
+impl<W: Waiter> LocalShare<W> {
+    pub(crate) fn new(queue: &Arc<LocalQueue<W>>) -> Result<Arc<Self>> {
         Ok(Arc::new(
             Self {
                 queue: queue.clone(),
@@ -156,7 +160,7 @@ impl LocalShare {
     }
 
     /// Appends the queue pair to the list of those that wait for room, unless it is in the list.
-    pub(crate) fn wait(&self, qp: Arc<Qp>) {
+    pub(crate) fn wait(&self, qp: Arc<W>) {
         self.waits.store(1, Relaxed);
         let room = {
             let mut state = lock_irqsave(&self.queue.state);
@@ -166,12 +170,12 @@ impl LocalShare {
             state.limit.room()
         };
         if room != 0 {
-            SerialWork::<LocalQueue>::queue(self.queue.as_arc_borrow(), 0);
+            SerialWork::<LocalQueue<W>>::queue(self.queue.as_arc_borrow(), 0);
         }
     }
 }
 
-impl TxOwner for LocalShare {
+impl<W: Waiter> TxOwner for LocalShare<W> {
     fn packet_left(&self) {
         self.packets.add(-1, Relaxed);
         let wake = {
@@ -180,7 +184,7 @@ impl TxOwner for LocalShare {
             !state.waiters.is_empty() && state.limit.room() != 0
         };
         if wake {
-            SerialWork::<LocalQueue>::queue(self.queue.as_arc_borrow(), 0);
+            SerialWork::<LocalQueue<W>>::queue(self.queue.as_arc_borrow(), 0);
         }
     }
 }

@@ -6,6 +6,7 @@ use super::multicast::Groups;
 use crate::{
     config::Config,
     counters::{BoundCounters, Counters},
+    qp::Qp,
     tables::Tables,
     transport::{
         gids::{Gid, Interfaces},
@@ -53,7 +54,7 @@ pub(crate) struct DeviceState {
     /// Bytes of out-of-order packets that the queue pairs buffer.
     pub(crate) reorder_bytes: Atomic<usize>,
     /// The device's packets that are queued on this host.
-    pub(crate) local_queue: Arc<LocalQueue>,
+    pub(crate) local_queue: Arc<LocalQueue<Qp>>,
     /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
     pub(crate) deliveries: Nesting,
 }
