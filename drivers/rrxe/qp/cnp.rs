@@ -5,7 +5,7 @@
 //! Only connected queue pairs take part. A queue pair answers a marked packet with a notification,
 //! and sends more slowly after it received one.
 
-use super::{EventCtx, Half, Qp};
+use super::{Half, Qp};
 use crate::{
     counters::Counter,
     transport::{flow::FlowTemplate, path::Path, rx_packet::RxPacket, tx::single_packet},
@@ -14,6 +14,7 @@ use kernel::sync::{Arc, ArcBorrow};
 use linux_rdma::{
     net::TxQueue,
     sync::{lock_bh, BurstGuard},
+    time::monotonic_ns,
 };
 use rrxe_core::TxPacket;
 
@@ -48,17 +49,18 @@ impl Qp {
     /// notification. The caller must hold no lock.
     pub(super) fn send_cnp(&self, cnp: &PendingCnp, marked: u32, burst: &BurstGuard) {
         self.with_counters(|counters| counters.add(Counter::MarkedPackets, marked.into()));
-        let config = &self.device.config;
+        let (config, interfaces) = (&self.device.config, &self.device.interfaces);
         if !config.is_notification_point {
             return;
         }
-        let ctx = EventCtx::now(self, burst);
+        let now = monotonic_ns();
         let mut queue = TxQueue::default();
         for _ in 0..marked {
-            if !lock_bh(&self.notification_point).marked(ctx.now, config.cnp_interval) {
+            if !lock_bh(&self.notification_point).marked(now, config.cnp_interval) {
                 break;
             }
-            let template = FlowTemplate::new(&cnp.path, cnp.source_port, NOTIFICATION, ctx);
+            let template =
+                FlowTemplate::new(&cnp.path, cnp.source_port, NOTIFICATION, interfaces, burst);
             if let Some(packet) = template.and_then(|t| single_packet(&t, &cnp.packet, burst)) {
                 queue.push(packet);
             }

@@ -359,6 +359,13 @@ impl Qp {
         }
     }
 
+    /// Returns whether the queue pair with this number is of the same device.
+    #[inline]
+    fn has_peer(&self, number: u32, burst: &BurstGuard) -> bool {
+        let peer = self.device.tables.qps.get(number, burst);
+        peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &self.device))
+    }
+
     /// Returns whether a program posts, and no thread polls its send ring.
     fn is_moderated(&self) -> bool {
         self.is_user && !self.is_polled

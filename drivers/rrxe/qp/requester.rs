@@ -259,14 +259,14 @@ impl SendSide {
                 inline: &self.inline,
             },
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(ctx, tx),
+            transmitter: Transmitter::new(ctx.tx(), tx),
             completions,
         };
         if let Some(batch) = batch {
             let transport = env.transmitter.open_batch(batch, || {
                 let is_idle = ctx.qp.is_reliable() && !requester.has_unacknowledged();
-                let last = tx.transport.get();
-                last.select(ctx, requester.dest_qpn, is_idle)
+                let is_same_device = ctx.qp.has_peer(requester.dest_qpn, ctx.burst);
+                tx.transport.get().select(is_same_device, is_idle)
             });
             tx.transport.set(transport);
         }
@@ -441,7 +441,7 @@ impl Half for SendSide {
 pub(crate) struct Env<'a> {
     work: WorkData<'a>,
     consumer: Option<&'a mut Consumer>,
-    transmitter: Transmitter<'a>,
+    transmitter: Transmitter<'a, Qp>,
     completions: &'a mut PendingCompletions,
 }
 

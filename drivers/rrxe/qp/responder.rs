@@ -135,7 +135,7 @@ impl RecvSide {
             current: &mut self.current,
             guesses: &mut self.guesses,
             consumer: self.consumer.as_mut(),
-            transmitter: Transmitter::new(ctx, &self.tx),
+            transmitter: Transmitter::new(ctx.tx(), &self.tx),
             completions,
         };
         if let Some(batch) = batch {
@@ -287,7 +287,7 @@ pub(crate) struct Env<'a> {
     current: &'a mut Current,
     guesses: &'a mut Guesses,
     consumer: Option<&'a mut Consumer>,
-    transmitter: Transmitter<'a>,
+    transmitter: Transmitter<'a, Qp>,
     completions: &'a mut PendingCompletions,
 }
 

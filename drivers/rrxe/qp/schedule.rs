@@ -10,7 +10,11 @@ use crate::{
     counters::Counter,
     limits::path,
     module::{EVENT_QUEUE, FLUSH_QUEUE},
-    transport::{local_queue::Waiter, rx_packet::RxPacket, tx::Transport},
+    transport::{
+        local_queue::Waiter,
+        rx_packet::RxPacket,
+        tx::{Transport, TxBatch, TxCtx},
+    },
     verbs::cq::Cq,
 };
 use core::mem::take;
@@ -51,6 +55,19 @@ impl<'a> EventCtx<'a> {
             burst,
             now: monotonic_ns(),
             incoming: None,
+        }
+    }
+
+    /// Returns the part of the context that sending packets needs.
+    #[inline]
+    pub(super) fn tx(self) -> TxCtx<'a, Qp> {
+        let device = &*self.qp.device;
+        TxCtx {
+            config: &device.config,
+            interfaces: &device.interfaces,
+            mrs: &device.tables.mrs,
+            local: &self.qp.local,
+            burst: self.burst,
         }
     }
 
@@ -116,7 +133,7 @@ impl Qp {
     /// Does what a round leaves to do without the lock. Returns whether another round is due.
     fn end_round<H: Half>(this: ArcBorrow<'_, Self>, round: &mut Round) -> bool {
         let qp = &*this;
-        round.batch.send(qp);
+        qp.send_batch(&mut round.batch);
         if round.ack_missed && lock_bh(&qp.recv).responder.on_reply_alone() {
             Self::kick_recv(this);
         }
@@ -179,6 +196,30 @@ impl Qp {
         }
         if outcome.fatal || lost {
             Self::enter_error(this, path::BATCHES);
+        }
+    }
+
+    /// Sends the packets of a round, and counts them. The caller must hold neither the send lock
+    /// nor any lock that the receiver takes.
+    #[inline]
+    fn send_batch(&self, batch: &mut TxBatch) {
+        if let Some(loopback) = batch.loopback() {
+            let (packets, bytes) = self.device.deliver(loopback);
+            self.with_counters(|counters| {
+                counters.add(Counter::SameDevice, packets);
+                counters.add(Counter::SentPackets, packets);
+                counters.add(Counter::SentBytes, bytes);
+            });
+        }
+        if batch.owned != 0 {
+            self.local.queued(batch.owned);
+        }
+        // A queueing discipline of this host may have had no room.
+        if self.transmit(&mut batch.queue).no_room != 0 && batch.owned != 0 {
+            lock_bh(&self.send).requester.dropped_locally();
+        }
+        if batch.lost != 0 {
+            self.with_counters(|counters| counters.add(Counter::SendErrors, batch.lost.into()));
         }
     }
 
@@ -247,7 +288,7 @@ impl Qp {
                 }
                 is_last
             };
-            round.batch.send(qp);
+            qp.send_batch(&mut round.batch);
             round.completions.report(&qp.recv_cq);
             if is_last {
                 break;

@@ -2,8 +2,8 @@
 
 //! The route, the header fields and the start of the ICRC that the packets of a batch share.
 
-use super::path::Path;
-use crate::{limits, qp::EventCtx};
+use super::{gids::Interfaces, path::Path};
+use crate::{config::Config, limits};
 use kernel::sync::rcu;
 use linux_rdma::{
     crc32::crc32_le,
@@ -123,10 +123,10 @@ impl<'a> FlowTemplate<'a> {
         path: &'a Path,
         source_port: u16,
         tos: u8,
-        ctx: EventCtx<'_>,
+        interfaces: &Interfaces,
+        rcu: &rcu::Guard,
     ) -> Option<Self> {
-        let rcu = ctx.burst;
-        let route = path.route(&ctx.qp.device.interfaces, source_port, rcu)?;
+        let route = path.route(interfaces, source_port, rcu)?;
         let dev = route.device(rcu);
         let (is_veth, is_captured) = (route.is_over_veth(), dev.is_captured(rcu));
         let may_queue = may_queue(dev, is_veth, rcu);
@@ -151,21 +151,32 @@ impl<'a> FlowTemplate<'a> {
     }
 
     /// Returns the template for a connected queue pair, which reacts to congestion.
-    pub(super) fn connected(path: &'a Path, source_port: u16, ctx: EventCtx<'_>) -> Option<Self> {
-        let config = &ctx.qp.device.config;
+    pub(super) fn connected(
+        path: &'a Path,
+        source_port: u16,
+        config: &Config,
+        interfaces: &Interfaces,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
         let tos = match path.info.traffic_class {
             // Packets are ECN-capable if notifications slow the queue pair down (IBA A17.9). The
             // consumer chooses the DSCP.
             class if config.is_reaction_point => class & !ECN | ECT,
             class => class,
         };
-        Self::new(path, source_port, tos, ctx)
+        Self::new(path, source_port, tos, interfaces, rcu)
     }
 
     /// Returns the template for datagrams to one destination. Multicasts leave one by one, because
     /// the stack copies them.
-    pub(super) fn datagrams(path: &'a Path, source_port: u16, ctx: EventCtx<'_>) -> Option<Self> {
-        let mut template = Self::new(path, source_port, path.info.traffic_class, ctx)?;
+    pub(super) fn datagrams(
+        path: &'a Path,
+        source_port: u16,
+        interfaces: &Interfaces,
+        rcu: &rcu::Guard,
+    ) -> Option<Self> {
+        let class = path.info.traffic_class;
+        let mut template = Self::new(path, source_port, class, interfaces, rcu)?;
         if path.destination.is_multicast() {
             template.max_gso_payload = 0;
             template.may_chain = false;

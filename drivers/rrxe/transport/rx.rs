@@ -402,7 +402,7 @@ impl DeviceState {
     /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
     /// Returns the number of packets and the bytes of their IP packets. The caller must hold no
     /// lock.
-    pub(super) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
+    pub(crate) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
         let _nested = self.deliveries.enter();
         let rcu = BurstGuard::enter();
         let now = monotonic_ns();

@@ -5,13 +5,14 @@
 
 use super::{
     flow::{is_veth, may_queue, FlowTemplate, LastHeaders, MAX_SEGMENTS},
+    gids::Interfaces,
+    local_queue::{LocalShare, Waiter},
     loopback::{LoopbackBatch, PayloadSource, MIN_ZERO_COPY},
     path::Path,
 };
 use crate::{
-    counters::{Counter, Counters},
-    mr::{Reference, Span},
-    qp::{EventCtx, Qp},
+    config::Config,
+    mr::{MrTable, Reference, Span},
 };
 use core::cell::Cell;
 use kernel::{
@@ -20,7 +21,7 @@ use kernel::{
 };
 use linux_rdma::{
     net::{PacketWriter, TxChain, TxDatagram, TxQueue, TxSkb},
-    sync::lock_bh,
+    sync::BurstGuard,
 };
 use rrxe_core::{
     icrc::{self, LastPrefix},
@@ -52,14 +53,12 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the transport for new packets to queue pair number `peer`, if the route leads back
-    /// to this host. New packets must not overtake those that went through the network stack and
-    /// are still in flight. `is_idle` means that none are.
+    /// Returns the transport for new packets, if the route leads back to this host.
+    /// `is_same_device` means that the peer is a queue pair of the sender's device. New packets
+    /// must not overtake those that went through the network stack and are still in flight.
+    /// `is_idle` means that no packet is.
     #[inline]
-    pub(crate) fn select(self, ctx: EventCtx<'_>, peer: u32, is_idle: bool) -> Self {
-        let device = &ctx.qp.device;
-        let peer = device.tables.qps.get(peer, ctx.burst);
-        let is_same_device = peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, device));
+    pub(crate) fn select(self, is_same_device: bool, is_idle: bool) -> Self {
         if is_same_device && (self != Self::Stack || is_idle) {
             Self::Loopback
         } else {
@@ -83,35 +82,34 @@ pub(crate) struct TxState {
 #[derive(Default)]
 pub(crate) struct TxBatch {
     /// Packets for the network stack.
-    queue: TxQueue,
+    pub(crate) queue: TxQueue,
     /// Number of them that have an owner.
-    owned: u16,
+    pub(crate) owned: u16,
+    /// Number of packets that were lost before they were in the batch.
+    pub(crate) lost: u32,
     /// Packets for queue pairs of the same device, if all packets are for these.
     loopback: Option<LoopbackBatch>,
 }
 
 impl TxBatch {
-    /// Sends the packets of a queue pair, and counts them. The caller must hold neither the send
-    /// lock nor any lock that the receiver takes.
+    /// Returns the packets for queue pairs of the same device, if there are any.
     #[inline]
-    pub(crate) fn send(&mut self, qp: &Qp) {
+    pub(crate) fn loopback(&self) -> Option<&LoopbackBatch> {
         let loopback = self.loopback.as_ref();
-        if let Some(batch) = loopback.filter(|batch| !batch.packets.is_empty()) {
-            let (packets, bytes) = qp.device.deliver(batch);
-            qp.with_counters(|counters| {
-                counters.add(Counter::SameDevice, packets);
-                counters.add(Counter::SentPackets, packets);
-                counters.add(Counter::SentBytes, bytes);
-            });
-        }
-        if self.owned != 0 {
-            qp.local.queued(self.owned);
-        }
-        // A queueing discipline of this host may have had no room.
-        if qp.transmit(&mut self.queue).no_room != 0 && self.owned != 0 {
-            lock_bh(&qp.send).requester.dropped_locally();
-        }
+        loopback.filter(|batch| !batch.packets.is_empty())
     }
+}
+
+/// The device and the queue pair of the packets that are sent, as far as sending needs them.
+pub(crate) struct TxCtx<'a, W: Waiter> {
+    pub(crate) config: &'a Config,
+    pub(crate) interfaces: &'a Interfaces,
+    /// The regions that payload may be in.
+    pub(crate) mrs: &'a MrTable,
+    /// The packets of the queue pair that are queued on this host.
+    pub(crate) local: &'a Arc<LocalShare<W>>,
+    /// The burst, which protects look-ups of tables and accesses to memory.
+    pub(crate) burst: &'a BurstGuard,
 }
 
 /// Transmits the packets of a queue pair, for the duration of a batch.
@@ -120,8 +118,8 @@ impl TxBatch {
 /// of one size form one, and the last of them may be shorter. Otherwise they form a chain, which
 /// the stack takes apart above the device. Each packet has its own ICRC, computed for the lengths
 /// and the Identification that segmentation gives it.
-pub(crate) struct Transmitter<'a> {
-    ctx: EventCtx<'a>,
+pub(crate) struct Transmitter<'a, W: Waiter> {
+    ctx: TxCtx<'a, W>,
     tx: &'a TxState,
     /// `None` without a route: packets are lost.
     template: Option<FlowTemplate<'a>>,
@@ -323,10 +321,10 @@ pub(crate) fn single_packet(
     chain?.finish(template, rcu)
 }
 
-impl<'a> Transmitter<'a> {
+impl<'a, W: Waiter> Transmitter<'a, W> {
     /// Returns a transmitter without a batch, which sends nothing.
     #[inline]
-    pub(crate) fn new(ctx: EventCtx<'a>, tx: &'a TxState) -> Self {
+    pub(crate) fn new(ctx: TxCtx<'a, W>, tx: &'a TxState) -> Self {
         Self {
             ctx,
             tx,
@@ -349,13 +347,13 @@ impl<'a> Transmitter<'a> {
         batch: &'a mut TxBatch,
         select: impl FnOnce() -> Transport,
     ) -> Transport {
-        let (EventCtx { qp, burst: rcu, .. }, tx) = (self.ctx, self.tx);
+        let (config, interfaces, rcu) = (self.ctx.config, self.ctx.interfaces, self.ctx.burst);
+        let tx = self.tx;
         if let Some(path) = &tx.path {
-            self.template = FlowTemplate::connected(path, tx.source_port, self.ctx);
+            self.template = FlowTemplate::connected(path, tx.source_port, config, interfaces, rcu);
         }
-        let loopback = |template: &&FlowTemplate<'_>| {
-            qp.device.config.may_bypass && template.is_loopback_route(rcu)
-        };
+        let loopback =
+            |template: &&FlowTemplate<'_>| config.may_bypass && template.is_loopback_route(rcu);
         let mut transport = Transport::Stack;
         if let Some(template) = self.template.as_ref().filter(loopback) {
             transport = select();
@@ -368,12 +366,12 @@ impl<'a> Transmitter<'a> {
         let may_queue = match &self.template {
             Some(template) => template.may_queue,
             None => {
-                let dev = &*qp.device.interfaces.netdev;
+                let dev = &*interfaces.netdev;
                 tx.path.is_none() && may_queue(dev, is_veth(dev), rcu)
             }
         };
         if may_queue {
-            self.room = qp.local.room();
+            self.room = self.ctx.local.room();
         }
         transport
     }
@@ -391,7 +389,7 @@ impl<'a> Transmitter<'a> {
         let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) else {
             return false;
         };
-        let (mrs, rcu) = (&self.ctx.qp.device.tables.mrs, self.ctx.burst);
+        let (mrs, rcu) = (self.ctx.mrs, self.ctx.burst);
         let whole = packet.payload.len().checked_mul(count);
         let whole = whole.filter(|len| *len >= MIN_ZERO_COPY);
         let reference = whole.and_then(|len| {
@@ -402,8 +400,7 @@ impl<'a> Transmitter<'a> {
             return false;
         };
         if !loopback.push(packet, count, PayloadSource::Region(reference)) {
-            // A batch has fewer than 2^16 packets.
-            self.count_lost(count as u16);
+            self.count_lost(count);
         }
         true
     }
@@ -574,7 +571,8 @@ impl<'a> Transmitter<'a> {
             self.finish();
             self.scratch.prefix = LastPrefix::default();
             self.scratch.headers = LastHeaders::default();
-            self.template = FlowTemplate::datagrams(path, source_port(), self.ctx);
+            let (interfaces, rcu) = (self.ctx.interfaces, self.ctx.burst);
+            self.template = FlowTemplate::datagrams(path, source_port(), interfaces, rcu);
         }
     }
 
@@ -603,10 +601,10 @@ impl<'a> Transmitter<'a> {
     /// Moves a packet of the stack to the queue. Counts its packets as lost if it is `None`.
     fn queue(&mut self, skb: Option<TxSkb>, packets: u16, counted: bool) {
         let (Some(mut skb), Some(batch)) = (skb, self.batch.as_mut()) else {
-            return self.count_lost(packets);
+            return self.count_lost(packets.into());
         };
         if counted {
-            let is_owned = skb.set_owner(self.ctx.qp.local.clone());
+            let is_owned = skb.set_owner(self.ctx.local.clone());
             batch.owned = batch.owned.wrapping_add(is_owned.into());
             self.room = self.room.saturating_sub(1);
         }
@@ -624,8 +622,9 @@ impl<'a> Transmitter<'a> {
         self.queue(skb, count, counted);
     }
 
-    fn count_lost(&self, packets: u16) {
-        let count = |counters: &Counters| counters.add(Counter::SendErrors, packets.into());
-        self.ctx.qp.with_counters(count);
+    fn count_lost(&mut self, packets: u32) {
+        if let Some(batch) = &mut self.batch {
+            batch.lost = batch.lost.saturating_add(packets);
+        }
     }
 }
