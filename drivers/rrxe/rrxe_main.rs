@@ -22,6 +22,7 @@ compile_error!("rrxe does not support kernels with CONFIG_PREEMPT_RT=y");
 
 mod config;
 mod counters;
+mod demux;
 mod driver;
 mod limits;
 mod module;
@@ -36,8 +37,8 @@ mod transport;
 mod verbs;
 
 use crate::{
+    demux::{sockets, Receiver},
     module::{Rrxe, EVENT_QUEUE, FLUSH_QUEUE},
-    transport::{rx, sockets},
     verbs::link::{self, State, STATE},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -113,7 +114,7 @@ impl SharedState {
     fn new() -> Result<Self> {
         let config = config::Config::from_parameters()?;
         let tables = tables::Tables::new()?;
-        let receiver = rx::Receiver::new(tables.clone())?;
+        let receiver = Receiver::new(tables.clone())?;
         let sockets = sockets::Sockets::new(receiver, config.local_guard)?;
         let state = State {
             tables,

@@ -11,7 +11,7 @@ use super::{
     schedule::{EVENT_WORK, FLUSH_WORK, RECV_WORK, SEND_WORK, TIMER_WORK},
     service,
     state::State,
-    Qp, QpHandle,
+    Qp, QpHandle, GSI,
 };
 use crate::{
     limits,
@@ -23,7 +23,7 @@ use crate::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
     },
-    transport::{local_queue::LocalShare, rx::GSI},
+    transport::local_queue::LocalShare,
     verbs::{
         cq::{Cq, CqHandle},
         device::DeviceState,

@@ -11,6 +11,7 @@
 
 mod cnp;
 pub(crate) mod create;
+mod loopback;
 mod moderation;
 pub(crate) mod modify;
 mod poll;
@@ -39,7 +40,7 @@ use crate::{
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
     prelude::*,
-    sync::{Arc, Mutex, SpinLock},
+    sync::{Arc, ArcBorrow, Mutex, SpinLock},
 };
 use linux_rdma::{
     impl_has_serial_work,
@@ -58,6 +59,9 @@ use rrxe_core::{
 };
 
 pub(crate) use rx::{BatchHalf, RxBatch};
+
+/// The queue pair number of the general services interface.
+pub(crate) const GSI: u32 = 1;
 
 /// A queue pair, shared by packet reception and timers. It may outlive ib_core's object.
 #[pin_data]
@@ -359,11 +363,11 @@ impl Qp {
         }
     }
 
-    /// Returns whether the queue pair with this number is of the same device.
+    /// Returns the queue pair of the same device that has a number.
     #[inline]
-    fn has_peer(&self, number: u32, burst: &BurstGuard) -> bool {
-        let peer = self.device.tables.qps.get(number, burst);
-        peer.is_some_and(|peer| Arc::ptr_eq(&peer.device, &self.device))
+    fn peer<'a>(&'a self, number: u32, burst: &'a BurstGuard) -> Option<ArcBorrow<'a, Self>> {
+        let found = self.device.tables.qps.get(number, burst);
+        found.filter(|qp| Arc::ptr_eq(&qp.device, &self.device))
     }
 
     /// Returns whether a program posts, and no thread polls its send ring.

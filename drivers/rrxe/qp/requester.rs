@@ -265,7 +265,7 @@ impl SendSide {
         if let Some(batch) = batch {
             let transport = env.transmitter.open_batch(batch, || {
                 let is_idle = ctx.qp.is_reliable() && !requester.has_unacknowledged();
-                let is_same_device = ctx.qp.has_peer(requester.dest_qpn, ctx.burst);
+                let is_same_device = ctx.qp.peer(requester.dest_qpn, ctx.burst).is_some();
                 tx.transport.get().select(is_same_device, is_idle)
             });
             tx.transport.set(transport);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Received packets, after [`crate::transport::rx`] has parsed them and found their queue pair.
+//! Received packets, after [`crate::demux`] has found their queue pair.
 //!
 //! [`RxBatch::deliver`] has a half of the queue pair handle a packet under its lock, which it keeps
 //! from one packet of a batch to the next. A packet whose turn has not come is kept in the half's

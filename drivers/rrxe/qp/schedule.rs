@@ -204,7 +204,7 @@ impl Qp {
     #[inline]
     fn send_batch(&self, batch: &mut TxBatch) {
         if let Some(loopback) = batch.loopback() {
-            let (packets, bytes) = self.device.deliver(loopback);
+            let (packets, bytes) = self.deliver(loopback);
             self.with_counters(|counters| {
                 counters.add(Counter::SameDevice, packets);
                 counters.add(Counter::SentPackets, packets);

@@ -31,15 +31,15 @@ pub(crate) struct LoopbackBatch {
     pub(super) destination: IpAddr,
     /// The namespace of the sender's path.
     pub(super) namespace: Option<NetNsCookie>,
-    pub(super) packets: KVec<LoopbackEntry>,
+    pub(crate) packets: KVec<LoopbackEntry>,
     /// Copied payload.
     arena: PayloadArena,
 }
 
 /// A packet in a [`LoopbackBatch`], or consecutive packets, related by [`TxPacket::advance`].
-pub(super) struct LoopbackEntry {
-    pub(super) packet: TxPacket,
-    pub(super) count: u32,
+pub(crate) struct LoopbackEntry {
+    pub(crate) packet: TxPacket,
+    pub(crate) count: u32,
     payload: PayloadSource,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum PayloadSource {
 
 /// The part of a [`LoopbackBatch`] that stands in for a packet of the network stack.
 #[derive(Clone, Copy)]
-pub(super) struct LoopbackPacket<'a> {
+pub(crate) struct LoopbackPacket<'a> {
     pub(super) batch: &'a LoopbackBatch,
     /// Memory of the payload; `None` for the arena.
     region: Option<MappedMemory<'a>>,
@@ -107,7 +107,7 @@ impl LoopbackBatch {
     }
 
     /// Returns the length of the IP packet that the network stack would make of this UDP payload.
-    pub(super) fn ip_len(&self, udp_payload_len: usize) -> usize {
+    pub(crate) fn ip_len(&self, udp_payload_len: usize) -> usize {
         let headers = self.source.version().header_len().wrapping_add(UDP_HEADER);
         udp_payload_len.wrapping_add(headers)
     }
@@ -136,7 +136,7 @@ impl LoopbackPacket<'_> {
     }
 
     /// Skips the first `offset` bytes of the payload.
-    pub(super) fn from(self, offset: u64) -> Self {
+    pub(crate) fn from(self, offset: u64) -> Self {
         let start = self.start.wrapping_add(offset);
         Self { start, ..self }
     }
@@ -145,7 +145,7 @@ impl LoopbackPacket<'_> {
 impl LoopbackEntry {
     /// Returns the packets with the current location of their payload; `None` if it is gone.
     #[inline]
-    pub(super) fn find<'a>(
+    pub(crate) fn find<'a>(
         &self,
         batch: &'a LoopbackBatch,
         mrs: &'a MrTable,

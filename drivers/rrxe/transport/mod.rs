@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How packets leave and arrive: through UDP sockets, or from one queue pair to another of the same
-//! device.
+//! How packets leave and arrive: through the network stack, or from one queue pair to another of
+//! the same device. Nothing here imports queue pairs.
 
 pub(crate) mod flow;
 pub(crate) mod gids;
-mod guard;
 pub(crate) mod local_queue;
 pub(crate) mod loopback;
 pub(crate) mod path;
 pub(crate) mod rx;
 pub(crate) mod rx_packet;
-pub(crate) mod sockets;
 pub(crate) mod tx;

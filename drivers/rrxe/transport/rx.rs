@@ -1,63 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Incoming packets: from UDP port 4791, or from a [`LoopbackBatch`], to the destination queue
-//! pair. This file parses packets and looks up their queue pairs; [`crate::qp::RxBatch`] has the
-//! later stages. A packet that belongs to no queue pair, or that violates the specification, is
-//! dropped without a response.
+//! Validation of received packets: their ICRCs, and packets that can be handled as one burst.
 
-use super::{
-    gids::Arrival,
-    loopback::{LoopbackBatch, LoopbackEntry},
-    rx_packet::{parse, RxPacket},
-};
-use crate::{
-    counters::Counter,
-    module::Rrxe,
-    qp::{Qp, RxBatch},
-    tables::{Gsi, Tables},
-    verbs::{device::DeviceState, multicast},
-};
-use kernel::{
-    prelude::*,
-    sync::{rcu, Arc, ArcBorrow},
-};
 use linux_rdma::{
     crc32::crc32_le,
-    net::{Datagram, IpAddr, IpVersion, NetDevice, RxSkb, UdpPacket, UdpReceive},
-    rdma::device::{by_netdev, DeviceRef},
-    sync::BurstGuard,
-    time::monotonic_ns,
+    net::{Datagram, IpVersion},
 };
 use rrxe_core::{
     icrc::{self, LastPrefix, Prefix, ICRC},
     wire::{self, Bth},
-    Packet, Service, MAX_HEADER,
+    Packet,
 };
 
-/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A work
-/// item sends anything beyond that.
-const MAX_NESTING: u64 = 2;
-
-/// The queue pair number of the general services interface.
-pub(crate) const GSI: u32 = 1;
-
-/// Returns the RDMA device of a network device, or of the nearest lower device that has one.
-pub(crate) fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
-    by_netdev::<Rrxe>(dev).or_else(|| dev.find_lower(rcu, by_netdev::<Rrxe>))
-}
-
-/// The receiver of a UDP tunnel socket.
-#[repr(align(8))]
-pub(crate) struct Receiver {
-    tables: Arc<Tables>,
-}
-
 /// Packets to be handled as one burst ([`Packet::burst`]).
-struct Burst<'a> {
-    qp: ArcBorrow<'a, Qp>,
-    packet: Packet,
+pub(crate) struct Burst<'a> {
+    first: Packet,
     /// The first packet.
-    datagram: Datagram<'a>,
+    pub(crate) datagram: Datagram<'a>,
     /// The header that the next packet must have.
     next: [u8; Bth::LEN],
     packets: u32,
@@ -65,9 +24,45 @@ struct Burst<'a> {
     max: u32,
 }
 
-impl Receiver {
-    pub(crate) fn new(tables: Arc<Tables>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { tables }, GFP_KERNEL)?)
+impl<'a> Burst<'a> {
+    /// Returns a burst of one packet, whose BTH is `header`. It may grow to `max` packets.
+    #[inline]
+    pub(crate) fn new(
+        first: Packet,
+        datagram: Datagram<'a>,
+        header: &[u8; Bth::LEN],
+        max: u32,
+    ) -> Self {
+        Self {
+            first,
+            datagram,
+            next: Packet::next_header(header),
+            packets: 1,
+            max,
+        }
+    }
+
+    /// Adds a datagram if it is the next packet of the burst. Returns whether it is. `prefix`
+    /// caches the ICRC prefix of the previous packet.
+    #[inline]
+    pub(crate) fn extend(&mut self, datagram: &Datagram<'_>, prefix: &mut LastPrefix) -> bool {
+        let mut header = [0; Bth::LEN];
+        let is_next = self.packets < self.max
+            && datagram.payload_len() == self.datagram.payload_len()
+            && datagram.copy_bits(0, &mut header).is_ok()
+            && header == self.next
+            && check_icrc(datagram, &header, prefix) == Some(true);
+        if is_next {
+            self.next = Packet::next_header(&header);
+            self.packets = self.packets.wrapping_add(1);
+        }
+        is_next
+    }
+
+    /// Returns the headers of the burst.
+    #[inline]
+    pub(crate) fn packet(&self) -> Packet {
+        self.first.burst(self.packets)
     }
 }
 
@@ -94,7 +89,11 @@ fn prefix(datagram: &Datagram<'_>) -> Option<Prefix> {
 
 /// Returns whether the ICRC is right; `None` if the datagram is no packet.
 #[inline(always)]
-fn check_icrc(datagram: &Datagram<'_>, headers: &[u8], last: &mut LastPrefix) -> Option<bool> {
+pub(crate) fn check_icrc(
+    datagram: &Datagram<'_>,
+    headers: &[u8],
+    last: &mut LastPrefix,
+) -> Option<bool> {
     let total = datagram.payload_len();
     let prefix = last.prefix(total, datagram.ident(), || prefix(datagram))?;
     let mut state = prefix.start(crc32_le, headers);
@@ -109,354 +108,4 @@ fn check_icrc(datagram: &Datagram<'_>, headers: &[u8], last: &mut LastPrefix) ->
         .copy_bits(total.checked_sub(ICRC)?, &mut received)
         .ok()?;
     Some(icrc::finish(state) == received)
-}
-
-/// The reception of a packet of the network stack.
-struct Reception<'a> {
-    tables: &'a Tables,
-    /// The interface that received the packet: [`UdpReceive::receive`].
-    dev: &'a NetDevice,
-    skb: &'a UdpPacket,
-    now: u64,
-    batch: RxBatch<'a>,
-    burst: Option<Burst<'a>>,
-}
-
-impl<'a> Reception<'a> {
-    /// Returns how the packet came.
-    #[inline]
-    fn arrival(&self) -> Arrival<'a> {
-        Arrival::Stack(self.dev)
-    }
-
-    /// Counts a datagram that reached no queue pair at the device of the interface which received
-    /// it, or, for a packet of this host, of the interface with its destination address.
-    fn count(&self, counter: Counter) {
-        let rcu = self.batch.burst;
-        if !self.dev.is_loopback() && !self.dev.is_vrf() {
-            if let Some(device) = device_on(self.dev, rcu) {
-                device.data().counters.count(counter);
-            }
-            return;
-        }
-        let (arrival, destination) = (self.arrival(), self.skb.destination());
-        let mut devices = self.tables.gsis.iter(rcu).map(|gsi| &gsi.qp.device);
-        if let Some(device) =
-            devices.find(|device| device.interfaces.has_gid(arrival, &destination, rcu))
-        {
-            device.counters.count(counter);
-        }
-    }
-
-    /// Ends a burst: hands it to its queue pair.
-    fn end_burst(&mut self) {
-        if let Some(burst) = self.burst.take() {
-            let packet = burst.packet.burst(burst.packets);
-            let incoming = RxPacket::of(&packet, burst.datagram, Some(self.dev), self.now);
-            self.batch.deliver(burst.qp, &incoming);
-        }
-    }
-
-    /// Handles a datagram. Returns false if it was not a valid packet.
-    fn datagram(&mut self, datagram: Datagram<'a>) -> bool {
-        if self.burst.is_some() {
-            if self.extends_burst(&datagram) {
-                return true;
-            }
-            self.end_burst();
-        }
-        let mut head = [0; MAX_HEADER];
-        let Some(packet) = parse(&datagram, &mut head) else {
-            self.count(Counter::Malformed);
-            return false;
-        };
-        // A packet for the same queue pair as the previous one has the same addresses and came the
-        // same way.
-        let last = self.batch.last(packet.bth.dest_qpn);
-        let found = last.or_else(|| self.find(&packet));
-        if found.is_none() && !self.is_special(&packet) {
-            // Dropped before its ICRC is computed, which would be most of the cost of a scan of
-            // queue pair numbers.
-            self.count_unclaimed(&packet);
-            return true;
-        }
-        let headers = head.get(..packet.header_len.into()).unwrap_or(&head);
-        if !self.has_valid_icrc(&datagram, headers) {
-            return false;
-        }
-        let incoming = RxPacket::of(&packet, datagram, Some(self.dev), self.now);
-        let Some(qp) = found else {
-            if !self.special(&incoming) {
-                self.count_unclaimed(&packet);
-            }
-            return true;
-        };
-        let max = if packet.starts_burst() && datagram.is_followed() {
-            self.batch.accepts_burst(qp, &incoming)
-        } else {
-            1
-        };
-        match head.first_chunk() {
-            Some(header) if max > 1 => {
-                self.burst = Some(Burst {
-                    qp,
-                    packet,
-                    datagram,
-                    next: Packet::next_header(header),
-                    packets: 1,
-                    max,
-                });
-            }
-            _ => self.batch.deliver(qp, &incoming),
-        }
-        true
-    }
-
-    /// Adds a datagram to the burst if it is the next one. Returns whether it is.
-    #[inline]
-    fn extends_burst(&mut self, datagram: &Datagram<'_>) -> bool {
-        let Some(burst) = &mut self.burst else {
-            return false;
-        };
-        let mut header = [0; Bth::LEN];
-        let is_next = burst.packets < burst.max
-            && datagram.payload_len() == burst.datagram.payload_len()
-            && datagram.copy_bits(0, &mut header).is_ok()
-            && header == burst.next
-            && check_icrc(datagram, &header, &mut self.batch.prefix) == Some(true);
-        if is_next {
-            burst.next = Packet::next_header(&header);
-            burst.packets = burst.packets.wrapping_add(1);
-        }
-        is_next
-    }
-
-    /// Returns whether the ICRC of a packet is right, and counts the packet if not.
-    #[inline]
-    fn has_valid_icrc(&mut self, datagram: &Datagram<'_>, headers: &[u8]) -> bool {
-        let bad = match check_icrc(datagram, headers, &mut self.batch.prefix) {
-            Some(true) => return true,
-            Some(false) => Counter::BadIcrc,
-            None => Counter::Malformed,
-        };
-        self.count(bad);
-        false
-    }
-
-    /// Counts a packet that has no receiver: at the queue pair that it names, or else at the device
-    /// of the interface that received it.
-    #[cold]
-    fn count_unclaimed(&self, packet: &Packet) {
-        let counter = match packet.operation {
-            wire::Operation::Cnp => Counter::CnpsIgnored,
-            _ => Counter::Discarded,
-        };
-        if self.is_special(packet) {
-            return self.count(counter);
-        }
-        match self.tables.qps.get(packet.bth.dest_qpn, self.batch.burst) {
-            Some(qp) => qp.count(counter),
-            None if counter == Counter::CnpsIgnored => self.count(counter),
-            None => self.count(Counter::UnknownNumber),
-        }
-    }
-
-    /// Returns whether a packet is a multicast, which has a queue pair number of its own, or
-    /// for the general services interface.
-    #[inline]
-    fn is_special(&self, packet: &Packet) -> bool {
-        packet.bth.dest_qpn == GSI || self.skb.destination().is_multicast()
-    }
-
-    /// Returns the queue pair that a unicast packet is for, if the packet came to an interface of
-    /// the queue pair's device. A connected queue pair also compares the packet's addresses and
-    /// interface with those of its path (`RxPacket::is_from_peer_of`).
-    fn find(&self, packet: &Packet) -> Option<ArcBorrow<'a, Qp>> {
-        let (number, rcu) = (packet.bth.dest_qpn, self.batch.burst);
-        if number == GSI {
-            return None;
-        }
-        let qp = self.tables.qps.get(number, rcu)?;
-        let arrival = self.arrival();
-        let is_ud = packet.bth.opcode.service() == Some(Service::Ud);
-        if !is_ud && (arrival.is_through(&qp.device.interfaces.netdev) || self.dev.is_loopback()) {
-            return Some(qp);
-        }
-        let destination = self.skb.destination();
-        let belongs = !destination.is_multicast()
-            && qp.device.interfaces.receives(arrival, &destination, rcu);
-        belongs.then_some(qp)
-    }
-
-    /// Returns QP1 of the device on which the connection manager listens at the packet's
-    /// destination: the first one in its list that has the address.
-    fn gsi(&self) -> Option<&'a Gsi> {
-        let (arrival, rcu) = (self.arrival(), self.batch.burst);
-        let (destination, net) = (self.skb.destination(), self.dev.net(rcu));
-        let listens = |gsi: &&Gsi| {
-            let device = &gsi.qp.device;
-            let is_accessible = |device: DeviceRef<Rrxe>| device.is_accessible_from(net);
-            device.interfaces.has_gid(arrival, &destination, rcu)
-                && by_netdev::<Rrxe>(&device.interfaces.netdev).is_some_and(is_accessible)
-        };
-        let found = self.tables.gsis.iter(rcu).filter(listens);
-        found.min_by_key(|gsi| gsi.order)
-    }
-
-    /// Delivers a packet to the members of its multicast group, or to the general services
-    /// interface. An error of one member does not affect the others (I-07). Returns whether there
-    /// was a receiver.
-    #[cold]
-    fn special(&mut self, incoming: &RxPacket<'_>) -> bool {
-        self.batch.finish();
-        let (bth, rcu) = (&incoming.packet.bth, self.batch.burst);
-        let mut taken = false;
-        let mut deliver = |qp: &Arc<Qp>| {
-            taken = true;
-            Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
-        };
-        let destination = self.skb.destination();
-        match (destination.is_multicast(), bth.dest_qpn) {
-            (true, multicast::QPN) if bth.opcode.service() == Some(Service::Ud) => {
-                // Groups are joined on the link's network device, in its namespace. Each interface
-                // above it receives a copy of its own.
-                let net = self.dev.net(rcu).cookie();
-                if let Some(device) = device_on(self.dev, rcu) {
-                    let device = device.data();
-                    if device.interfaces.netdev.net(rcu).cookie() == net {
-                        let members = device.multicast.members_of(&destination, rcu);
-                        members.for_each(&mut deliver);
-                    }
-                }
-            }
-            (false, GSI) => {
-                if let Some(gsi) = self.gsi() {
-                    deliver(&gsi.qp);
-                }
-            }
-            _ => {}
-        }
-        taken
-    }
-}
-
-impl UdpReceive for Receiver {
-    fn receive(&self, dev: &NetDevice, skb: RxSkb, burst: &BurstGuard) {
-        let mut good = true;
-        {
-            let mut reception = Reception {
-                tables: &self.tables,
-                dev,
-                skb: &skb,
-                now: monotonic_ns(),
-                batch: RxBatch::new(burst),
-                burst: None,
-            };
-            for datagram in skb.datagrams() {
-                good &= reception.datagram(datagram);
-            }
-            reception.end_burst();
-            reception.batch.finish();
-        }
-        // An invalid packet shows as dropped.
-        if good {
-            skb.consume();
-        }
-    }
-
-    #[inline]
-    fn is_same_receiver(one: &[u8; Bth::LEN], other: &[u8; Bth::LEN]) -> bool {
-        Bth::from_bytes(one).dest_qpn == Bth::from_bytes(other).dest_qpn
-    }
-
-    fn may_chain(
-        &self,
-        dev: &NetDevice,
-        destination: &IpAddr,
-        header: &[u8; Bth::LEN],
-        rcu: &rcu::Guard,
-    ) -> bool {
-        let Some(qp) = self.tables.qps.get(Bth::from_bytes(header).dest_qpn, rcu) else {
-            return false;
-        };
-        let namespace = dev.net(rcu).cookie();
-        let interface = qp
-            .device
-            .interfaces
-            .interface_with(destination, namespace, rcu);
-        let is_seen = |netdev: &NetDevice| netdev.is_captured(rcu);
-        interface.is_some_and(|interface| !is_seen(interface))
-            && !is_seen(dev)
-            && !is_seen(&qp.device.interfaces.netdev)
-    }
-}
-
-impl DeviceState {
-    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send
-    /// further packets.
-    #[inline]
-    pub(crate) fn is_deeply_nested(&self) -> bool {
-        self.deliveries.depth() >= MAX_NESTING
-    }
-
-    /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
-    /// Returns the number of packets and the bytes of their IP packets. The caller must hold no
-    /// lock.
-    pub(crate) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
-        let _nested = self.deliveries.enter();
-        let rcu = BurstGuard::enter();
-        let now = monotonic_ns();
-        let mut rx_batch = RxBatch::new(&rcu);
-        let (mut packets, mut bytes) = (0u64, 0u64);
-        for entry in &batch.packets {
-            packets = packets.wrapping_add(entry.count.into());
-            let each = batch.ip_len(entry.packet.udp_payload_len() as usize);
-            bytes = bytes.wrapping_add((each as u64).wrapping_mul(entry.count.into()));
-            if let Err(counter) = self.deliver_entry(batch, entry, now, &mut rx_batch) {
-                self.counters.count(counter);
-            }
-        }
-        rx_batch.finish();
-        (packets, bytes)
-    }
-
-    /// Delivers one entry of a [`LoopbackBatch`]. Returns the counter for it if it has no receiver.
-    #[inline]
-    fn deliver_entry<'a>(
-        &'a self,
-        batch: &'a LoopbackBatch,
-        entry: &LoopbackEntry,
-        now: u64,
-        rx_batch: &mut RxBatch<'a>,
-    ) -> Result<(), Counter> {
-        let sent = &entry.packet;
-        let packet = Packet::parse(sent.header(), sent.udp_payload_len());
-        let mut packet = packet.map_err(|_| Counter::Malformed)?;
-        let number = packet.bth.dest_qpn;
-        let find = || {
-            let found = self.tables.qps.get(number, rx_batch.burst);
-            found.filter(|qp| core::ptr::eq(&*qp.device, self))
-        };
-        let qp = rx_batch.last(number).or_else(find);
-        let qp = qp.ok_or(Counter::Discarded)?;
-        // If the region is gone, the packet is lost. The sender learns the reason when it
-        // retransmits.
-        let whole = entry.find(batch, &self.tables.mrs, rx_batch.burst);
-        let whole = whole.ok_or(Counter::Discarded)?;
-        let (each, mut done) = (packet.payload_len, 0u32);
-        while done < entry.count {
-            let rest = whole.from(u64::from(each).wrapping_mul(done.into()));
-            let left = entry.count.wrapping_sub(done);
-            let mut count = 1;
-            if left > 1 && packet.starts_burst() {
-                let first = RxPacket::from_loopback(&packet, rest, now);
-                count = rx_batch.accepts_burst(qp, &first).clamp(1, left);
-            }
-            let burst = packet.burst(count);
-            rx_batch.deliver(qp, &RxPacket::from_loopback(&burst, rest, now));
-            done = done.wrapping_add(count);
-            packet.bth.psn = packet.bth.psn.add(count);
-        }
-        Ok(())
-    }
 }

@@ -218,7 +218,7 @@ impl<'a> RxPacket<'a> {
 
     /// Returns a packet, or a burst, from another queue pair of the device.
     #[inline]
-    pub(super) fn from_loopback(
+    pub(crate) fn from_loopback(
         packet: &'a Packet,
         loopback: LoopbackPacket<'a>,
         now: u64,

@@ -6,12 +6,12 @@ use super::multicast::Groups;
 use crate::{
     config::Config,
     counters::{BoundCounters, Counters},
+    demux::sockets::{SocketShare, Sockets, ERRORS},
     qp::Qp,
     tables::Tables,
     transport::{
         gids::{Gid, Interfaces},
         local_queue::LocalQueue,
-        sockets::{SocketShare, Sockets, ERRORS},
     },
 };
 use kernel::{
@@ -59,6 +59,10 @@ pub(crate) struct DeviceState {
     pub(crate) deliveries: Nesting,
 }
 
+/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A work
+/// item sends anything beyond that.
+const MAX_NESTING: u64 = 2;
+
 /// Returns the node GUID of a device: the EUI-64 of the Ethernet address, as the stack makes
 /// interface identifiers (RFC 4291, appendix A), or a random one if there is no such address.
 fn guid(netdev: &NetDevice) -> [u8; 8] {
@@ -98,6 +102,13 @@ impl DeviceState {
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send
+    /// further packets.
+    #[inline]
+    pub(crate) fn is_deeply_nested(&self) -> bool {
+        self.deliveries.depth() >= MAX_NESTING
     }
 
     /// Releases the sockets of all namespaces. Waits for packets in flight: none is received after

@@ -6,7 +6,7 @@
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use super::device::DeviceState;
-use crate::{config::Config, module::Rrxe, tables::Tables, transport::sockets::Sockets};
+use crate::{config::Config, demux::sockets::Sockets, module::Rrxe, tables::Tables};
 use kernel::{prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
     errno::not_supported,

@@ -8,7 +8,7 @@
 //! forwards must not have one of its own addresses, which a container behind source NAT gets. See
 //! docs/security.md.
 
-use super::rx::device_on;
+use super::device_on;
 use crate::{counters::Counter, limits::ROCE_UDP_PORT};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::{

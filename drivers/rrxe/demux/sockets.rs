@@ -2,7 +2,7 @@
 
 //! UDP port 4791 of each network namespace that has an address of a device: sockets, and the guard.
 
-use super::{guard::Guard, rx::Receiver};
+use super::{guard::Guard, Receiver};
 use crate::limits::ROCE_UDP_PORT;
 use kernel::{
     new_mutex,
