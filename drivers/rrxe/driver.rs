@@ -8,7 +8,11 @@ use crate::{
     module::Rrxe,
     mr::{Mr, MrHandle, NewMr},
     pd::Pd,
-    qp::{self, Poller, QpHandle},
+    qp::{
+        self,
+        create::{Parents, QpHandle},
+        poll::Poller,
+    },
     quota::{Charge, Charged},
     ring::abi,
     tables::Tables,
@@ -228,8 +232,9 @@ impl Driver for Rrxe {
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Self::Ah> {
         let device = device.data();
+        let (handles, interfaces) = (&device.tables.addresses, &device.interfaces);
         let charge = Charge::new(&device.tables.quotas.address_handles, udata.is_some())?;
-        let ah = AddressHandle::create(device, pd, info, may_sleep, udata)?;
+        let ah = AddressHandle::create(handles, interfaces, pd, info, may_sleep, udata)?;
         Ok(charge.of(ah))
     }
 
@@ -278,13 +283,19 @@ impl Driver for Rrxe {
         target: Arc<QpTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Qp, u32)> {
-        let poller = context.and_then(Option::as_ref);
+        let state = device.data();
+        let parents = Parents {
+            device,
+            state,
+            tables: &state.qps,
+            local_queue: &state.local_queue,
+            poller: context.and_then(Option::as_ref),
+            pd: pd.map(|pd| &**pd),
+        };
         // Only programs have XRC targets, whose creation comes without their part of the command.
         let is_user = udata.is_some() || init.xrcd.is_some();
-        let charge = Charge::new(&device.data().tables.quotas.queue_pairs, is_user)?;
-        let pd = pd.map(|pd| &**pd);
-        let payer = charge.payer;
-        let handle = qp::create::create(device, poller, pd, init, payer, target, udata)?;
+        let charge = Charge::new(&state.tables.quotas.queue_pairs, is_user)?;
+        let handle = qp::create::create(&parents, init, charge.payer, target, udata)?;
         let number = handle.qp.number;
         Ok((charge.of(handle), number))
     }
@@ -321,9 +332,9 @@ impl Driver for Rrxe {
         target: Arc<SrqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Srq, u32)> {
-        let quotas = &device.data().tables.quotas;
+        let Tables { srqs, quotas, .. } = &*device.data().tables;
         let charge = Charge::new(&quotas.shared_receive_queues, udata.is_some())?;
-        let (srq, number) = srq::create(device, pd, attr, xrc, target, udata)?;
+        let (srq, number) = srq::create(device, srqs, pd, attr, xrc, target, udata)?;
         Ok((charge.of(srq), number))
     }
 

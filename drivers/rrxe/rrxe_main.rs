@@ -39,6 +39,7 @@ mod verbs;
 use crate::{
     demux::{sockets, Receiver},
     module::{Rrxe, EVENT_QUEUE, FLUSH_QUEUE},
+    qp::table::QpTables,
     verbs::link::{self, State, STATE},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -114,10 +115,12 @@ impl SharedState {
     fn new() -> Result<Self> {
         let config = config::Config::from_parameters()?;
         let tables = tables::Tables::new()?;
-        let receiver = Receiver::new(tables.clone())?;
+        let qps = QpTables::new()?;
+        let receiver = Receiver::new(qps.clone())?;
         let sockets = sockets::Sockets::new(receiver, config.local_guard)?;
         let state = State {
             tables,
+            qps,
             sockets,
             config,
         };

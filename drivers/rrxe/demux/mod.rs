@@ -11,8 +11,10 @@ pub(crate) mod sockets;
 use crate::{
     counters::Counter,
     module::Rrxe,
-    qp::{Qp, RxBatch, GSI},
-    tables::{Gsi, Tables},
+    qp::{
+        table::{Gsi, QpTables},
+        Qp, RxBatch, GSI,
+    },
     transport::{
         gids::Arrival,
         rx::{check_icrc, Burst},
@@ -43,18 +45,18 @@ fn device_on(dev: &NetDevice, rcu: &rcu::Guard) -> Option<DeviceRef<Rrxe>> {
 /// The receiver of a UDP tunnel socket.
 #[repr(align(8))]
 pub(crate) struct Receiver {
-    tables: Arc<Tables>,
+    tables: Arc<QpTables>,
 }
 
 impl Receiver {
-    pub(crate) fn new(tables: Arc<Tables>) -> Result<Arc<Self>> {
+    pub(crate) fn new(tables: Arc<QpTables>) -> Result<Arc<Self>> {
         Ok(Arc::new(Self { tables }, GFP_KERNEL)?)
     }
 }
 
 /// The reception of a packet of the network stack.
 struct Reception<'a> {
-    tables: &'a Tables,
+    tables: &'a QpTables,
     /// The interface that received the packet: [`UdpReceive::receive`].
     dev: &'a NetDevice,
     skb: &'a UdpPacket,

@@ -4,14 +4,15 @@
 
 use super::{
     moderation::ModerationEvents,
-    poll::Poller,
+    poll::{PollRegistration, Poller},
     post::Poster,
     requester::SendSide,
     responder::RecvSide,
     schedule::{EVENT_WORK, FLUSH_WORK, RECV_WORK, SEND_WORK, TIMER_WORK},
     service,
     state::State,
-    Qp, QpHandle, GSI,
+    table::QpTables,
+    Qp, GSI,
 };
 use crate::{
     limits,
@@ -23,7 +24,7 @@ use crate::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
     },
-    transport::local_queue::LocalShare,
+    transport::local_queue::{LocalQueue, LocalShare},
     verbs::{
         cq::{Cq, CqHandle},
         device::DeviceState,
@@ -46,6 +47,29 @@ use linux_rdma::{
     sync::{lock_bh, BurstArc, SerialWork, SoftTimer},
 };
 use rrxe_core::congestion::NotificationPoint;
+
+/// ib_core's handle of a queue pair.
+pub(crate) struct QpHandle {
+    pub(crate) qp: Arc<Qp>,
+    tables: Arc<QpTables>,
+    /// The queue pair's index in the table; `None` for QP1.
+    index: Option<u32>,
+    /// The rings that a kernel consumer posts to; `None` for user programs.
+    pub(super) poster: Option<Pin<KBox<Poster>>>,
+    /// The registration with the poll thread, in poll mode.
+    pub(super) poll_registration: Option<PollRegistration>,
+}
+
+/// The objects that a new queue pair belongs to.
+pub(crate) struct Parents<'a> {
+    pub(crate) device: &'a Device<Rrxe>,
+    pub(crate) state: &'a Arc<DeviceState>,
+    pub(crate) tables: &'a Arc<QpTables>,
+    pub(crate) local_queue: &'a Arc<LocalQueue<Qp>>,
+    /// The poll mode of the context.
+    pub(crate) poller: Option<&'a Poller>,
+    pub(crate) pd: Option<&'a Pd>,
+}
 
 /// Checks the attributes, and removes the queues that a queue pair of this type does not have,
 /// whatever the caller asked for.
@@ -116,24 +140,22 @@ impl Rings {
 
 /// Creates a queue pair.
 pub(crate) fn create(
-    device: &Device<Rrxe>,
-    poller: Option<&Poller>,
-    pd: Option<&Pd>,
+    parents: &Parents<'_>,
     init: &mut QpInit<'_, Rrxe>,
     payer: Payer,
     target: Arc<QpTarget>,
     udata: Option<&mut Udata<'_>>,
 ) -> Result<QpHandle> {
     check(init, udata.is_some())?;
-    let mut rings = Rings::new(device, &mut init.cap, udata)?;
+    let mut rings = Rings::new(parents.device, &mut init.cap, udata)?;
     let poster = (!rings.is_user).then(|| Poster::new(rings.send.clone(), rings.recv.clone()));
     let poster = poster.transpose()?;
     // XRC targets have no send queue to poll.
-    let ring_to_poll = poller
+    let ring_to_poll = parents
+        .poller
         .filter(|_| rings.is_user && init.qp_type != QpType::XrcTarget)
         .map(|poller| (poller, rings.send.clone()));
-    let state = device.data();
-    let qps = &state.tables.qps;
+    let QpTables { qps, gsis } = &**parents.tables;
     let (index, number) = match init.qp_type {
         QpType::Gsi => (None, GSI),
         _ => qps.reserve().map(|(index, number)| (Some(index), number))?,
@@ -144,19 +166,20 @@ pub(crate) fn create(
         }
     });
     rings.is_polled = ring_to_poll.is_some();
-    let qp = Qp::new(state, number, pd, init, payer, target, rings)?;
+    let qp = Qp::new(parents, number, init, payer, target, rings)?;
     let registration = ring_to_poll.map(|(poller, ring)| poller.add(qp.clone(), ring));
     let poll_registration = registration.transpose()?;
     // From here on, packets find the queue pair.
     match index {
         Some(index) => qps.publish(index, qp.clone())?,
         None => {
-            state.tables.gsis.add(qp.clone())?;
+            gsis.add(qp.clone())?;
         }
     }
     reserved.dismiss();
     Ok(QpHandle {
         qp,
+        tables: parents.tables.clone(),
         index,
         poster,
         poll_registration,
@@ -166,14 +189,14 @@ pub(crate) fn create(
 impl Qp {
     /// Creates a queue pair that no packet finds yet.
     fn new(
-        device: &Arc<DeviceState>,
+        parents: &Parents<'_>,
         number: u32,
-        pd: Option<&Pd>,
         init: &QpInit<'_, Rrxe>,
         payer: Payer,
         target: Arc<QpTarget>,
         rings: Rings,
     ) -> Result<Arc<Self>> {
+        let (device, pd) = (parents.state, parents.pd);
         let (cap, service) = (init.cap, service(init.qp_type));
         let srq = init.srq.map(|handle| handle.srq.clone());
         let send = SendSide::new(service, number, rings.send, &cap, device.clone())?;
@@ -195,6 +218,7 @@ impl Qp {
                 signal_all: init.signal_all,
                 cap,
                 device: device.clone(),
+                all: parents.tables.qps.clone(),
                 counters: BurstArc::empty(),
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
@@ -211,7 +235,7 @@ impl Qp {
                 send <- new_spinlock!(send, "rrxe_qp_send"),
                 recv_work <- SerialWork::new(c"rrxe_qp_recv", static_lock_class!()),
                 recv <- new_spinlock!(recv, "rrxe_qp_recv"),
-                local: LocalShare::new(&device.local_queue)?,
+                local: LocalShare::new(parents.local_queue)?,
                 waiter_links <- ListLinks::new(),
                 waiter_tracker <- AtomicTracker::new(),
                 moderation_events: ModerationEvents::new(),
@@ -237,9 +261,9 @@ impl Drop for QpHandle {
         // Sends the work requests that a program has posted without a doorbell.
         Qp::end_stream(qp.as_arc_borrow());
         match self.index {
-            Some(index) => qp.device.tables.qps.withdraw(index),
+            Some(index) => self.tables.qps.withdraw(index),
             None => {
-                qp.device.tables.gsis.remove(qp);
+                self.tables.gsis.remove(qp);
             }
         }
         qp.state.reset();
@@ -260,7 +284,7 @@ impl Drop for QpHandle {
         // Unpins the rings, which may sleep.
         drop((send, recv));
         if let Some(index) = self.index {
-            qp.device.tables.qps.release(index);
+            self.tables.qps.release(index);
         }
     }
 }

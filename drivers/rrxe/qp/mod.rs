@@ -14,7 +14,7 @@ pub(crate) mod create;
 mod loopback;
 mod moderation;
 pub(crate) mod modify;
-mod poll;
+pub(crate) mod poll;
 pub(crate) mod post;
 mod reorder_buffer;
 pub(crate) mod requester;
@@ -23,10 +23,12 @@ mod rx;
 mod scatter;
 mod schedule;
 mod state;
+pub(crate) mod table;
 
 use crate::{
     counters::{Counter, Counters},
     mr::{BinderId, KeyUser},
+    number_table::NumberTable,
     pd::PdId,
     quota::Payer,
     ring::abi::{Cqe, CQE_SOLICITED},
@@ -51,8 +53,6 @@ use linux_rdma::{
     },
     sync::{arc_borrow_ref, BurstArc, BurstGuard, SerialWork, SoftTimer},
 };
-use poll::PollRegistration;
-pub(crate) use poll::Poller;
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
     congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, TxPacket,
@@ -76,6 +76,8 @@ pub(crate) struct Qp {
     signal_all: bool,
     cap: QpCap,
     pub(crate) device: Arc<DeviceState>,
+    /// The queue pairs of all devices.
+    all: Arc<NumberTable<Qp>>,
     /// Bound counters, if its packets do not count in those of the device.
     pub(crate) counters: BurstArc<Counters>,
     pd: PdId,
@@ -146,17 +148,6 @@ kernel::list::impl_list_arc_safe! {
 
 kernel::list::impl_list_item! {
     impl ListItem<0> for Qp { using ListLinks { self.waiter_links }; }
-}
-
-/// ib_core's handle of a queue pair.
-pub(crate) struct QpHandle {
-    pub(crate) qp: Arc<Qp>,
-    /// The queue pair's index in the table; `None` for QP1.
-    index: Option<u32>,
-    /// The rings that a kernel consumer posts to; `None` for user programs.
-    poster: Option<Pin<KBox<post::Poster>>>,
-    /// The registration with the poll thread, in poll mode.
-    poll_registration: Option<PollRegistration>,
 }
 
 /// Returns the core's service for a queue pair type.
@@ -366,7 +357,7 @@ impl Qp {
     /// Returns the queue pair of the same device that has a number.
     #[inline]
     fn peer<'a>(&'a self, number: u32, burst: &'a BurstGuard) -> Option<ArcBorrow<'a, Self>> {
-        let found = self.device.tables.qps.get(number, burst);
+        let found = self.all.get(number, burst);
         found.filter(|qp| Arc::ptr_eq(&qp.device, &self.device))
     }
 

@@ -3,8 +3,9 @@
 //! MODIFY_QP and QUERY_QP.
 
 use super::{
+    create::QpHandle,
     responder::{Resource, Responder},
-    Qp, QpHandle,
+    Qp,
 };
 use crate::{
     limits,

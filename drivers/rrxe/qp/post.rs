@@ -3,7 +3,7 @@
 //! Posting. Kernel consumers post to rings of the same layout as those of user programs. Doorbells
 //! of user programs arrive here too.
 
-use super::{Qp, QpHandle};
+use super::{create::QpHandle, Qp};
 use crate::{
     counters::Counter,
     limits,

@@ -2,21 +2,52 @@
 
 //! Address handles: destinations of datagrams.
 
-use super::device::DeviceState;
 use crate::{
     limits,
     pd::{Pd, PdId},
     ring::abi::CreateAhResp,
-    tables::Tables,
-    transport::path::Path,
+    transport::{gids::Interfaces, path::Path},
 };
-use kernel::{prelude::*, sync::Arc};
-use linux_rdma::rdma::{AddressInfo, Udata};
+use kernel::{
+    prelude::*,
+    sync::{rcu, Arc, ArcBorrow},
+};
+use linux_rdma::{
+    rdma::{AddressInfo, Udata},
+    sync::{IndexPool, RcuTable},
+};
+
+/// The address handles of all devices, by number. Only the owning process sees the numbers.
+#[pin_data]
+pub(crate) struct AddressHandles {
+    table: RcuTable<AddressHandle>,
+    #[pin]
+    numbers: IndexPool,
+}
+
+impl AddressHandles {
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            table: RcuTable::new()?,
+            numbers <- IndexPool::new(),
+        })
+    }
+
+    /// Returns the address handle with this number.
+    #[inline]
+    pub(crate) fn get<'a>(
+        &'a self,
+        number: u32,
+        rcu: &'a rcu::Guard,
+    ) -> Option<ArcBorrow<'a, AddressHandle>> {
+        self.table.get(number, rcu)
+    }
+}
 
 /// An address handle.
 #[pin_data]
 pub(crate) struct AddressHandle {
-    tables: Arc<Tables>,
+    handles: Arc<AddressHandles>,
     /// The number by which work-queue entries name it.
     pub(crate) number: u32,
     /// The protection domain that may use it.
@@ -28,36 +59,36 @@ pub(crate) struct AddressHandle {
 impl AddressHandle {
     /// CREATE_AH. Returns `EPERM` if the program may not use the source address.
     pub(crate) fn create(
-        device: &DeviceState,
+        handles: &Arc<AddressHandles>,
+        interfaces: &Interfaces,
         pd: &Pd,
         info: AddressInfo,
         may_sleep: bool,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Arc<Self>> {
         if udata.is_some() {
-            device.interfaces.check_use(&info)?;
+            interfaces.check_use(&info)?;
         }
         let flags = if may_sleep {
             GFP_KERNEL_ACCOUNT
         } else {
             GFP_ATOMIC
         };
-        let tables = &device.tables;
-        let number = tables.address_numbers.alloc(1..=limits::MAX_AH, flags)?;
+        let number = handles.numbers.alloc(1..=limits::MAX_AH, flags)?;
         let ah = Arc::pin_init(
             try_pin_init!(Self {
-                tables: tables.clone(),
+                handles: handles.clone(),
                 number,
                 pd: pd.id,
-                path <- Path::new(info, &device.interfaces),
+                path <- Path::new(info, interfaces),
             }),
             flags,
         )
         .and_then(|ah| {
-            let inserted = tables.addresses.insert(number, ah.clone(), flags);
+            let inserted = handles.table.insert(number, ah.clone(), flags);
             inserted.map(|()| ah)
         })
-        .inspect_err(|_| tables.address_numbers.free(number))?;
+        .inspect_err(|_| handles.numbers.free(number))?;
         if let Some(udata) = udata {
             let resp = CreateAhResp {
                 ah: number,
@@ -73,8 +104,8 @@ impl AddressHandle {
 
     /// DESTROY_AH: hides the handle from work requests, and frees its number.
     pub(crate) fn destroy(&self) {
-        if self.tables.addresses.remove(self.number) {
-            self.tables.address_numbers.free(self.number);
+        if self.handles.table.remove(self.number) {
+            self.handles.numbers.free(self.number);
         }
     }
 }

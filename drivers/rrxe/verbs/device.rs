@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     counters::{BoundCounters, Counters},
     demux::sockets::{SocketShare, Sockets, ERRORS},
-    qp::Qp,
+    qp::{table::QpTables, Qp},
     tables::Tables,
     transport::{
         gids::{Gid, Interfaces},
@@ -29,6 +29,7 @@ use linux_rdma::{net::NetDevice, random, rdma::NewGid, sync::Nesting};
 pub(crate) struct DeviceState {
     pub(crate) config: Config,
     pub(crate) tables: Arc<Tables>,
+    pub(crate) qps: Arc<QpTables>,
     #[pin]
     pub(crate) interfaces: Interfaces,
     /// Node and system image GUID.
@@ -78,6 +79,7 @@ impl DeviceState {
     pub(crate) fn new(
         config: &Config,
         tables: &Arc<Tables>,
+        qps: &Arc<QpTables>,
         sockets: &Arc<Sockets>,
         netdev: &NetDevice,
         share: SocketShare,
@@ -86,6 +88,7 @@ impl DeviceState {
             try_pin_init!(Self {
                 config: config.clone(),
                 tables: tables.clone(),
+                qps: qps.clone(),
                 interfaces <- Interfaces::new(netdev),
                 guid: guid(netdev),
                 counters: Counters::new()?,

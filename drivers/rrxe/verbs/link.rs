@@ -6,7 +6,9 @@
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
 use super::device::DeviceState;
-use crate::{config::Config, demux::sockets::Sockets, module::Rrxe, tables::Tables};
+use crate::{
+    config::Config, demux::sockets::Sockets, module::Rrxe, qp::table::QpTables, tables::Tables,
+};
 use kernel::{prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
@@ -21,6 +23,7 @@ pub(crate) static LINK_OPS: LinkOps<Rrxe> = LinkOps::new();
 /// State shared by all devices; created when the module is loaded.
 pub(crate) struct State {
     pub(crate) tables: Arc<Tables>,
+    pub(crate) qps: Arc<QpTables>,
     pub(crate) sockets: Arc<Sockets>,
     pub(crate) config: Config,
 }
@@ -57,7 +60,13 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
     }
     let state = module_state().ok_or(ENODEV)?;
     let share = Sockets::share(&state.sockets, netdev, None)?;
-    let data = DeviceState::new(&state.config, &state.tables, &state.sockets, netdev, share)?;
+    let State {
+        tables,
+        qps,
+        sockets,
+        config,
+    } = &*state;
+    let data = DeviceState::new(config, tables, qps, sockets, netdev, share)?;
     let guid = data.guid;
     let vectors = num_possible_cpus();
     device::register(request, name, netdev, guid, vectors, data).inspect_err(|&e| {

@@ -10,10 +10,11 @@
 //!
 //! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
-use super::{cq::Cq, device::DeviceState};
+use super::cq::Cq;
 use crate::{
     limits,
     module::{Rrxe, EVENT_QUEUE},
+    number_table::NumberTable,
     pd::{Pd, PdId},
     ring::{
         abi::{recv_stride, RecvWqe},
@@ -79,7 +80,7 @@ struct Queue {
 /// ib_core's handle of a shared receive queue.
 pub(crate) struct SrqHandle {
     pub(crate) srq: Arc<Srq>,
-    device: Arc<DeviceState>,
+    numbers: Arc<NumberTable<Srq>>,
     /// For XRC: the queue's index in the table.
     index: Option<u32>,
     /// The ring that a kernel consumer posts to.
@@ -90,16 +91,15 @@ impl Drop for SrqHandle {
     /// DESTROY_SRQ. ib_core ensures that no queue pair uses the queue. An XRC target may still find
     /// it, and finds it empty.
     fn drop(&mut self) {
-        let srqs = &self.device.tables.srqs;
         if let Some(index) = self.index {
-            srqs.withdraw(index);
+            self.numbers.withdraw(index);
         }
         let consumer = lock_bh(&self.srq.queue).consumer.take();
         SerialWork::close(self.srq.as_arc_borrow());
         // Unpins the ring, which may sleep.
         drop(consumer);
         if let Some(index) = self.index {
-            srqs.release(index);
+            self.numbers.release(index);
         }
     }
 }
@@ -107,6 +107,7 @@ impl Drop for SrqHandle {
 /// CREATE_SRQ. Returns a queue, and for XRC its number. Ignores the limit, which MODIFY_SRQ sets.
 pub(crate) fn create(
     device: &Device<Rrxe>,
+    numbers: &Arc<NumberTable<Srq>>,
     pd: &Pd,
     attr: &mut SrqAttr,
     xrc: Option<XrcSrq<'_, Rrxe>>,
@@ -147,18 +148,17 @@ pub(crate) fn create(
     )?;
     let mut handle = SrqHandle {
         srq,
-        device: device.data().clone(),
+        numbers: numbers.clone(),
         index: None,
         poster,
     };
     if handle.srq.xrc_domain.is_none() {
         return Ok((handle, 0));
     }
-    let srqs = &device.data().tables.srqs;
-    let (index, number) = srqs.reserve()?;
+    let (index, number) = numbers.reserve()?;
     // From here on, dropping the handle releases the index.
     handle.index = Some(index);
-    srqs.publish(index, handle.srq.clone())?;
+    numbers.publish(index, handle.srq.clone())?;
     Ok((handle, number))
 }
 
