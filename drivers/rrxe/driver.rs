@@ -4,7 +4,8 @@
 
 use crate::{
     counters::{self, QpCounters},
-    limits,
+    device::DeviceState,
+    limits, link,
     module::Rrxe,
     mr::{Mr, MrHandle, NewMr},
     pd::Pd,
@@ -20,8 +21,6 @@ use crate::{
     verbs::{
         address_handle::AddressHandle,
         cq::{Cq, CqHandle},
-        device::DeviceState,
-        link,
         srq::{self, SrqHandle},
     },
 };
@@ -83,7 +82,7 @@ impl Driver for Rrxe {
 
     fn dealloc(device: &Arc<DeviceState>) {
         device.release_sockets();
-        LocalQueue::close(&device.local_queue);
+        LocalQueue::close(&device.qps.local_queue);
     }
 
     fn add_gid(device: &Device<Self>, gid: &NewGid<'_>) -> Result {
@@ -149,12 +148,12 @@ impl Driver for Rrxe {
     }
 
     fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr {
-        let (bad_pkey_cntr, qkey_viol_cntr) = device.data().violations();
+        let (bad_pkey_cntr, qkey_viol_cntr) = device.data().core.violations();
         PortAttr {
             max_mtu: mtu_to_enum(limits::MAX_MTU),
             active_mtu: mtu_to_enum(limits::ib_mtu(netdev.mtu())),
             phys_mtu: netdev.mtu(),
-            gid_tbl_len: device.data().config.gid_table_len as i32,
+            gid_tbl_len: device.data().core.config.gid_table_len as i32,
             // Communication management is supported.
             port_cap_flags: 1 << 16,
             max_msg_sz: limits::MAX_MESSAGE,
@@ -175,7 +174,7 @@ impl Driver for Rrxe {
 
     fn port_stats(device: &Device<Self>, values: &mut [u64]) {
         for (stat, value) in values.iter_mut().enumerate() {
-            *value = device.data().counters.value(stat);
+            *value = device.data().core.counters.value(stat);
         }
     }
 
@@ -202,7 +201,9 @@ impl Driver for Rrxe {
 
     fn process_mad(device: &Device<Self>, port: u32, mad: &Mad) -> Option<Mad> {
         let device = device.data();
-        pma::respond(mad, port, || device.bound_counters.port(&device.counters))
+        pma::respond(mad, port, || {
+            device.bound_counters.port(&device.core.counters)
+        })
     }
 
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
@@ -210,7 +211,7 @@ impl Driver for Rrxe {
         if cmd.reserved != 0 {
             return Err(not_supported());
         }
-        let poller = Poller::new(cmd.poll_idle_us, &device.data().config)?;
+        let poller = Poller::new(cmd.poll_idle_us, &device.data().core.config)?;
         udata.write(&abi::AllocUcontextResp {
             features: abi::FEATURE_EVENT_LIMIT | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
@@ -220,7 +221,7 @@ impl Driver for Rrxe {
     }
 
     fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
-        let charge = Charge::new(&device.data().tables.quotas.domains, is_user)?;
+        let charge = Charge::new(&device.data().core.tables.quotas.domains, is_user)?;
         Ok(charge.of(Pd::new(is_user)))
     }
 
@@ -231,9 +232,9 @@ impl Driver for Rrxe {
         may_sleep: bool,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<Self::Ah> {
-        let device = device.data();
-        let (handles, interfaces) = (&device.tables.addresses, &device.interfaces);
-        let charge = Charge::new(&device.tables.quotas.address_handles, udata.is_some())?;
+        let core = &device.data().core;
+        let (handles, interfaces) = (&core.tables.addresses, &core.interfaces);
+        let charge = Charge::new(&core.tables.quotas.address_handles, udata.is_some())?;
         let ah = AddressHandle::create(handles, interfaces, pd, info, may_sleep, udata)?;
         Ok(charge.of(ah))
     }
@@ -252,7 +253,7 @@ impl Driver for Rrxe {
         target: Arc<CqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Cq, u32)> {
-        let quotas = &device.data().tables.quotas;
+        let quotas = &device.data().core.tables.quotas;
         let charge = Charge::new(&quotas.completion_queues, udata.is_some())?;
         let (cq, cqe) = Cq::create(device, attr, target, udata)?;
         Ok((charge.of(cq), cqe))
@@ -286,15 +287,13 @@ impl Driver for Rrxe {
         let state = device.data();
         let parents = Parents {
             device,
-            state,
-            tables: &state.qps,
-            local_queue: &state.local_queue,
+            qps: &state.qps,
             poller: context.and_then(Option::as_ref),
             pd: pd.map(|pd| &**pd),
         };
         // Only programs have XRC targets, whose creation comes without their part of the command.
         let is_user = udata.is_some() || init.xrcd.is_some();
-        let charge = Charge::new(&state.tables.quotas.queue_pairs, is_user)?;
+        let charge = Charge::new(&state.core.tables.quotas.queue_pairs, is_user)?;
         let handle = qp::create::create(&parents, init, charge.payer, target, udata)?;
         let number = handle.qp.number;
         Ok((charge.of(handle), number))
@@ -309,11 +308,11 @@ impl Driver for Rrxe {
     }
 
     fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        qp.qp.device.attach_mcast(gid, &qp.qp, qp.charge.payer)
+        qp.siblings.multicast.attach(gid, &qp.qp, qp.charge.payer)
     }
 
     fn detach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {
-        qp.qp.device.detach_mcast(gid, &qp.qp, qp.charge.payer)
+        qp.siblings.multicast.detach(gid, &qp.qp, qp.charge.payer)
     }
 
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result {
@@ -332,7 +331,7 @@ impl Driver for Rrxe {
         target: Arc<SrqTarget>,
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Srq, u32)> {
-        let Tables { srqs, quotas, .. } = &*device.data().tables;
+        let Tables { srqs, quotas, .. } = &*device.data().core.tables;
         let charge = Charge::new(&quotas.shared_receive_queues, udata.is_some())?;
         let (srq, number) = srq::create(device, srqs, pd, attr, xrc, target, udata)?;
         Ok((charge.of(srq), number))
@@ -366,7 +365,7 @@ impl Driver for Rrxe {
         memory: KernelMemory,
         access: u32,
     ) -> Result<NewMr> {
-        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        let Tables { mrs, quotas, .. } = &*device.data().core.tables;
         Mr::kernel(mrs, quotas, pd, memory, access)
     }
 
@@ -376,7 +375,7 @@ impl Driver for Rrxe {
         memory: &UserMemory,
         access: u32,
     ) -> Result<NewMr> {
-        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        let Tables { mrs, quotas, .. } = &*device.data().core.tables;
         Mr::user(device, mrs, quotas, pd, memory, access)
     }
 
@@ -386,7 +385,7 @@ impl Driver for Rrxe {
         pd: &Self::Pd,
         change: &MrChange,
     ) -> Result<Option<NewMr>> {
-        mr.change(device, &device.data().tables.quotas, pd, change)
+        mr.change(device, &device.data().core.tables.quotas, pd, change)
     }
 
     fn dereg_mr(mr: &Self::Mr) -> Result {
@@ -394,7 +393,7 @@ impl Driver for Rrxe {
     }
 
     fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<NewMr> {
-        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        let Tables { mrs, quotas, .. } = &*device.data().core.tables;
         Mr::fast(mrs, quotas, pd, pages)
     }
 
@@ -411,7 +410,7 @@ impl Driver for Rrxe {
     }
 
     fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<NewMr> {
-        let Tables { mrs, quotas, .. } = &*device.data().tables;
+        let Tables { mrs, quotas, .. } = &*device.data().core.tables;
         Mr::window(mrs, quotas, pd, mw_type)
     }
 

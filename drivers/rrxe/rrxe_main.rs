@@ -23,8 +23,11 @@ compile_error!("rrxe does not support kernels with CONFIG_PREEMPT_RT=y");
 mod config;
 mod counters;
 mod demux;
+mod device;
+mod device_core;
 mod driver;
 mod limits;
+mod link;
 mod module;
 mod mr;
 mod number_table;
@@ -38,9 +41,9 @@ mod verbs;
 
 use crate::{
     demux::{sockets, Receiver},
+    link::{State, STATE},
     module::{Rrxe, EVENT_QUEUE, FLUSH_QUEUE},
     qp::table::QpTables,
-    verbs::link::{self, State, STATE},
 };
 use kernel::{prelude::*, sync::Arc};
 use linux_rdma::{

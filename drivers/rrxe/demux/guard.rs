@@ -32,7 +32,7 @@ impl Guard {
     fn count(holder: Option<&NetDevice>) {
         let rcu = rcu::read_lock();
         if let Some(device) = holder.and_then(|netdev| device_on(netdev, &rcu)) {
-            device.data().counters.count(Counter::RefusedLocally);
+            device.data().core.counters.count(Counter::RefusedLocally);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::{
     counters::Counter,
     module::Rrxe,
     qp::{
+        multicast,
         table::{Gsi, QpTables},
         Qp, RxBatch, GSI,
     },
@@ -20,7 +21,6 @@ use crate::{
         rx::{check_icrc, Burst},
         rx_packet::{parse, RxPacket},
     },
-    verbs::multicast,
 };
 use kernel::{
     prelude::*,
@@ -79,7 +79,7 @@ impl<'a> Reception<'a> {
         let rcu = self.batch.burst;
         if !self.dev.is_loopback() && !self.dev.is_vrf() {
             if let Some(device) = device_on(self.dev, rcu) {
-                device.data().counters.count(counter);
+                device.data().core.counters.count(counter);
             }
             return;
         }
@@ -249,8 +249,8 @@ impl<'a> Reception<'a> {
                 let net = self.dev.net(rcu).cookie();
                 if let Some(device) = device_on(self.dev, rcu) {
                     let device = device.data();
-                    if device.interfaces.netdev.net(rcu).cookie() == net {
-                        let members = device.multicast.members_of(&destination, rcu);
+                    if device.core.interfaces.netdev.net(rcu).cookie() == net {
+                        let members = device.qps.multicast.members_of(&destination, rcu);
                         members.for_each(&mut deliver);
                     }
                 }

@@ -11,7 +11,7 @@ use super::{
     schedule::{EVENT_WORK, FLUSH_WORK, RECV_WORK, SEND_WORK, TIMER_WORK},
     service,
     state::State,
-    table::QpTables,
+    table::{DeviceQps, QpTables},
     Qp, GSI,
 };
 use crate::{
@@ -24,11 +24,8 @@ use crate::{
         abi::{recv_stride, send_stride, CreateQpCmd},
         Consumer, Ring,
     },
-    transport::local_queue::{LocalQueue, LocalShare},
-    verbs::{
-        cq::{Cq, CqHandle},
-        device::DeviceState,
-    },
+    transport::local_queue::LocalShare,
+    verbs::cq::{Cq, CqHandle},
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},
@@ -51,7 +48,8 @@ use rrxe_core::congestion::NotificationPoint;
 /// ib_core's handle of a queue pair.
 pub(crate) struct QpHandle {
     pub(crate) qp: Arc<Qp>,
-    tables: Arc<QpTables>,
+    /// The queue pairs of its device.
+    pub(crate) siblings: Arc<DeviceQps>,
     /// The queue pair's index in the table; `None` for QP1.
     index: Option<u32>,
     /// The rings that a kernel consumer posts to; `None` for user programs.
@@ -63,9 +61,7 @@ pub(crate) struct QpHandle {
 /// The objects that a new queue pair belongs to.
 pub(crate) struct Parents<'a> {
     pub(crate) device: &'a Device<Rrxe>,
-    pub(crate) state: &'a Arc<DeviceState>,
-    pub(crate) tables: &'a Arc<QpTables>,
-    pub(crate) local_queue: &'a Arc<LocalQueue<Qp>>,
+    pub(crate) qps: &'a Arc<DeviceQps>,
     /// The poll mode of the context.
     pub(crate) poller: Option<&'a Poller>,
     pub(crate) pd: Option<&'a Pd>,
@@ -155,7 +151,7 @@ pub(crate) fn create(
         .poller
         .filter(|_| rings.is_user && init.qp_type != QpType::XrcTarget)
         .map(|poller| (poller, rings.send.clone()));
-    let QpTables { qps, gsis } = &**parents.tables;
+    let QpTables { qps, gsis } = &*parents.qps.tables;
     let (index, number) = match init.qp_type {
         QpType::Gsi => (None, GSI),
         _ => qps.reserve().map(|(index, number)| (Some(index), number))?,
@@ -179,7 +175,7 @@ pub(crate) fn create(
     reserved.dismiss();
     Ok(QpHandle {
         qp,
-        tables: parents.tables.clone(),
+        siblings: parents.qps.clone(),
         index,
         poster,
         poll_registration,
@@ -196,7 +192,7 @@ impl Qp {
         target: Arc<QpTarget>,
         rings: Rings,
     ) -> Result<Arc<Self>> {
-        let (device, pd) = (parents.state, parents.pd);
+        let (qps, device, pd) = (parents.qps, &parents.qps.core, parents.pd);
         let (cap, service) = (init.cap, service(init.qp_type));
         let srq = init.srq.map(|handle| handle.srq.clone());
         let send = SendSide::new(service, number, rings.send, &cap, device.clone())?;
@@ -218,7 +214,7 @@ impl Qp {
                 signal_all: init.signal_all,
                 cap,
                 device: device.clone(),
-                all: parents.tables.qps.clone(),
+                all: qps.tables.qps.clone(),
                 counters: BurstArc::empty(),
                 // An XRC target has no protection domain of its own. A new one matches no key.
                 pd: pd.map_or_else(|| Pd::new(false).id, |pd| pd.id),
@@ -235,7 +231,7 @@ impl Qp {
                 send <- new_spinlock!(send, "rrxe_qp_send"),
                 recv_work <- SerialWork::new(c"rrxe_qp_recv", static_lock_class!()),
                 recv <- new_spinlock!(recv, "rrxe_qp_recv"),
-                local: LocalShare::new(parents.local_queue)?,
+                local: LocalShare::new(&qps.local_queue)?,
                 waiter_links <- ListLinks::new(),
                 waiter_tracker <- AtomicTracker::new(),
                 moderation_events: ModerationEvents::new(),
@@ -261,9 +257,9 @@ impl Drop for QpHandle {
         // Sends the work requests that a program has posted without a doorbell.
         Qp::end_stream(qp.as_arc_borrow());
         match self.index {
-            Some(index) => self.tables.qps.withdraw(index),
+            Some(index) => self.siblings.tables.qps.withdraw(index),
             None => {
-                self.tables.gsis.remove(qp);
+                self.siblings.tables.gsis.remove(qp);
             }
         }
         qp.state.reset();
@@ -284,7 +280,7 @@ impl Drop for QpHandle {
         // Unpins the rings, which may sleep.
         drop((send, recv));
         if let Some(index) = self.index {
-            self.tables.qps.release(index);
+            self.siblings.tables.qps.release(index);
         }
     }
 }

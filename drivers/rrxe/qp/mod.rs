@@ -14,6 +14,7 @@ pub(crate) mod create;
 mod loopback;
 mod moderation;
 pub(crate) mod modify;
+pub(crate) mod multicast;
 pub(crate) mod poll;
 pub(crate) mod post;
 mod reorder_buffer;
@@ -27,6 +28,7 @@ pub(crate) mod table;
 
 use crate::{
     counters::{Counter, Counters},
+    device_core::DeviceCore,
     mr::{BinderId, KeyUser},
     number_table::NumberTable,
     pd::PdId,
@@ -37,7 +39,7 @@ use crate::{
         rx_packet::RxPacket,
         tx::{TxBatch, TxState},
     },
-    verbs::{cq::Cq, device::DeviceState, srq::Srq},
+    verbs::{cq::Cq, srq::Srq},
 };
 use kernel::{
     list::{AtomicTracker, ListLinks, TryNewListArc},
@@ -75,7 +77,7 @@ pub(crate) struct Qp {
     is_polled: bool,
     signal_all: bool,
     cap: QpCap,
-    pub(crate) device: Arc<DeviceState>,
+    pub(crate) device: Arc<DeviceCore>,
     /// The queue pairs of all devices.
     all: Arc<NumberTable<Qp>>,
     /// Bound counters, if its packets do not count in those of the device.

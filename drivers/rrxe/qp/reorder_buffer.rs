@@ -3,7 +3,7 @@
 //! Buffer for out-of-order packets. The core's [`Reorder`] keeps their order, this file stores the
 //! packets.
 
-use crate::{limits, transport::rx_packet::is_same, verbs::device::DeviceState};
+use crate::{device_core::DeviceCore, limits, transport::rx_packet::is_same};
 use core::mem::size_of;
 use kernel::{
     prelude::*,
@@ -24,7 +24,7 @@ type Slot = Option<Buffered<KeptDatagram>>;
 /// The out-of-order packets of one side of a queue pair. All bytes, including those of the ring,
 /// count against the device's share.
 pub(crate) struct ReorderBuffer {
-    device: Arc<DeviceState>,
+    device: Arc<DeviceCore>,
     reorder: Reorder,
     /// Allocated for the first out-of-order packet, grown on demand, and freed with the last
     /// packet. Most queue pairs never need it.
@@ -34,7 +34,7 @@ pub(crate) struct ReorderBuffer {
 }
 
 impl ReorderBuffer {
-    pub(crate) fn new(device: Arc<DeviceState>) -> Self {
+    pub(crate) fn new(device: Arc<DeviceCore>) -> Self {
         Self {
             device,
             reorder: Reorder::default(),

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     counters::Counter,
+    device_core::DeviceCore,
     limits,
     mr::{NewKey, Reference},
     ring::{
@@ -21,7 +22,7 @@ use crate::{
         rx_packet::RxPacket,
         tx::{Transmitter, TxBatch, TxState},
     },
-    verbs::{cq::Cq, device::DeviceState},
+    verbs::cq::Cq,
 };
 use core::mem::{size_of, take};
 use kernel::{
@@ -95,7 +96,7 @@ impl SendSide {
         number: u32,
         ring: Ring,
         cap: &QpCap,
-        device: Arc<DeviceState>,
+        device: Arc<DeviceCore>,
     ) -> Result<impl Init<Self>> {
         let capacity = ring.capacity;
         let consumer = Consumer::new(ring);

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     counters::Counter,
+    device_core::DeviceCore,
     limits,
     mr::{Reference, Span},
     pd::PdId,
@@ -20,7 +21,7 @@ use crate::{
         rx_packet::RxPacket,
         tx::{Transmitter, TxBatch, TxState},
     },
-    verbs::{cq::Cq, device::DeviceState, srq::Srq},
+    verbs::{cq::Cq, srq::Srq},
 };
 use core::mem::{size_of, take};
 use kernel::{
@@ -93,7 +94,7 @@ impl RecvSide {
         service: Service,
         consumer: Option<Consumer>,
         max_sge: u32,
-        device: Arc<DeviceState>,
+        device: Arc<DeviceCore>,
     ) -> Result<impl Init<Self>> {
         let segments = KVVec::from_elem(Sge::default(), max_sge as usize, GFP_KERNEL_ACCOUNT)?;
         Ok(init!(Self {

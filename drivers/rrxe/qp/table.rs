@@ -2,8 +2,10 @@
 
 //! The queue pairs of all devices, by number, and QP1 of each device.
 
-use super::Qp;
-use crate::{limits, number_table::NumberTable};
+use super::{multicast::Groups, Qp};
+use crate::{
+    device_core::DeviceCore, limits, number_table::NumberTable, transport::local_queue::LocalQueue,
+};
 use kernel::{
     prelude::*,
     static_lock_class,
@@ -29,6 +31,32 @@ impl QpTables {
             try_pin_init!(Self {
                 qps: Arc::pin_init(NumberTable::new(limits::MAX_QP), GFP_KERNEL)?,
                 gsis <- Gsis::new(),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+}
+
+/// The state of a device that knows its queue pairs.
+#[pin_data]
+pub(crate) struct DeviceQps {
+    pub(crate) core: Arc<DeviceCore>,
+    /// The queue pairs of all devices.
+    pub(crate) tables: Arc<QpTables>,
+    /// The device's packets that are queued on this host.
+    pub(crate) local_queue: Arc<LocalQueue<Qp>>,
+    #[pin]
+    pub(crate) multicast: Groups,
+}
+
+impl DeviceQps {
+    pub(crate) fn new(core: &Arc<DeviceCore>, tables: &Arc<QpTables>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            try_pin_init!(Self {
+                core: core.clone(),
+                tables: tables.clone(),
+                local_queue: LocalQueue::new()?,
+                multicast <- Groups::new(),
             }? Error),
             GFP_KERNEL,
         )

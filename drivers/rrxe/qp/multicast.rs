@@ -7,8 +7,8 @@
 //! sender that is a member receives its own datagrams too, as with other software and hardware
 //! (IPoIB drops its own); the stack makes that copy.
 
-use super::device::DeviceState;
-use crate::{limits, qp::Qp, quota::Payer};
+use super::Qp;
+use crate::{limits, quota::Payer};
 use kernel::{
     prelude::*,
     static_lock_class,
@@ -81,17 +81,16 @@ impl Groups {
             .filter(|member| member.address == *address)
             .map(|member| &member.qp)
     }
-}
 
-impl DeviceState {
-    /// Makes a queue pair a member of a group. `payer` pays for the queue pair, and for this.
+    /// Makes a queue pair of the device a member of a group. `payer` pays for the queue pair, and
+    /// for this.
     ///
     /// # Errors
     ///
     /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` if the
     /// group is full, the errors of `Quota::charge`, `ENODEV` if the network device lacks the
     /// group's version of IP.
-    pub(crate) fn attach_mcast(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
+    pub(crate) fn attach(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
         let address = AddressInfo::ip_of(gid);
         if !address.is_multicast() {
             return Err(EINVAL);
@@ -101,14 +100,14 @@ impl DeviceState {
             qp: qp.clone(),
         };
         let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
-        let (groups, quota) = (&self.multicast, &self.tables.quotas.memberships);
+        let quota = &qp.device.tables.quotas.memberships;
         // Before the lock, because this may wait for memory of the payer's control group.
         quota.charge(payer)?;
         let charged = ScopeGuard::new(|| quota.uncharge(payer));
-        let mut writer = groups.members.lock();
+        let mut writer = self.members.lock();
         let (count, is_member) = {
             let rcu = rcu::read_lock();
-            let members = || groups.members_of(&address, &rcu);
+            let members = || self.members_of(&address, &rcu);
             let is_member = members().any(|member| Arc::ptr_eq(member, qp));
             (members().count(), is_member)
         };
@@ -119,28 +118,27 @@ impl DeviceState {
             return Err(ENOMEM);
         }
         if count == 0 {
-            self.interfaces.netdev.join_multicast(&address)?;
+            qp.device.interfaces.netdev.join_multicast(&address)?;
         }
         charged.dismiss();
-        writer.push(groups.list(&address), entry);
+        writer.push(self.list(&address), entry);
         Ok(())
     }
 
     /// Ends a membership, for which `payer` paid. `EINVAL`: the queue pair is not a member.
-    pub(crate) fn detach_mcast(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
+    pub(crate) fn detach(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
         let address = AddressInfo::ip_of(gid);
-        let groups = &self.multicast;
-        let mut writer = groups.members.lock();
+        let mut writer = self.members.lock();
         let is_it = |member: &Member| member.address == address && Arc::ptr_eq(&member.qp, qp);
-        if !writer.remove(groups.list(&address), is_it) {
+        if !writer.remove(self.list(&address), is_it) {
             return Err(EINVAL);
         }
         // At once, and not with the entry, which lives until after a grace period.
-        self.tables.quotas.memberships.uncharge(payer);
+        qp.device.tables.quotas.memberships.uncharge(payer);
         let rcu = rcu::read_lock();
-        if groups.members_of(&address, &rcu).next().is_none() {
+        if self.members_of(&address, &rcu).next().is_none() {
             drop(rcu);
-            self.interfaces.netdev.leave_multicast(&address);
+            qp.device.interfaces.netdev.leave_multicast(&address);
         }
         Ok(())
     }

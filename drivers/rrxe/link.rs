@@ -5,9 +5,14 @@
 //! ib_core gives `newlink` no way to report more than an error number. Each refusal therefore has a
 //! number of its own, and one line in the kernel log that gives the reason and the remedy.
 
-use super::device::DeviceState;
 use crate::{
-    config::Config, demux::sockets::Sockets, module::Rrxe, qp::table::QpTables, tables::Tables,
+    config::Config,
+    demux::sockets::Sockets,
+    device::DeviceState,
+    device_core::DeviceCore,
+    module::Rrxe,
+    qp::table::{DeviceQps, QpTables},
+    tables::Tables,
 };
 use kernel::{prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
@@ -66,7 +71,9 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
         sockets,
         config,
     } = &*state;
-    let data = DeviceState::new(config, tables, qps, sockets, netdev, share)?;
+    let core = DeviceCore::new(config, tables, netdev)?;
+    let qps = DeviceQps::new(&core, qps)?;
+    let data = DeviceState::new(core, qps, sockets, netdev, share)?;
     let guid = data.guid;
     let vectors = num_possible_cpus();
     device::register(request, name, netdev, guid, vectors, data).inspect_err(|&e| {

@@ -2,40 +2,27 @@
 
 //! The driver's state of a device.
 
-use super::multicast::Groups;
 use crate::{
-    config::Config,
-    counters::{BoundCounters, Counters},
+    counters::BoundCounters,
     demux::sockets::{SocketShare, Sockets, ERRORS},
-    qp::{table::QpTables, Qp},
-    tables::Tables,
-    transport::{
-        gids::{Gid, Interfaces},
-        local_queue::LocalQueue,
-    },
+    device_core::DeviceCore,
+    qp::table::DeviceQps,
+    transport::gids::Gid,
 };
 use kernel::{
     new_mutex,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc, Mutex,
-    },
+    sync::{Arc, Mutex},
 };
-use linux_rdma::{net::NetDevice, random, rdma::NewGid, sync::Nesting};
+use linux_rdma::{net::NetDevice, random, rdma::NewGid};
 
 /// A device: one port on one network device.
 #[pin_data]
 pub(crate) struct DeviceState {
-    pub(crate) config: Config,
-    pub(crate) tables: Arc<Tables>,
-    pub(crate) qps: Arc<QpTables>,
-    #[pin]
-    pub(crate) interfaces: Interfaces,
+    pub(crate) core: Arc<DeviceCore>,
+    pub(crate) qps: Arc<DeviceQps>,
     /// Node and system image GUID.
     pub(crate) guid: [u8; 8],
-    /// Counters of packets without a queue pair, and of queue pairs without bound counters.
-    pub(crate) counters: Counters,
     /// Counters that are or were bound to queue pairs.
     #[pin]
     pub(crate) bound_counters: BoundCounters,
@@ -48,21 +35,7 @@ pub(crate) struct DeviceState {
     /// The sockets of the namespaces and VRFs of the GID table's entries, by index.
     #[pin]
     gid_shares: Mutex<KVec<(u32, SocketShare)>>,
-    #[pin]
-    pub(crate) multicast: Groups,
-    bad_pkeys: Atomic<u64>,
-    bad_qkeys: Atomic<u64>,
-    /// Bytes of out-of-order packets that the queue pairs buffer.
-    pub(crate) reorder_bytes: Atomic<usize>,
-    /// The device's packets that are queued on this host.
-    pub(crate) local_queue: Arc<LocalQueue<Qp>>,
-    /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
-    pub(crate) deliveries: Nesting,
 }
-
-/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A work
-/// item sends anything beyond that.
-const MAX_NESTING: u64 = 2;
 
 /// Returns the node GUID of a device: the EUI-64 of the Ethernet address, as the stack makes
 /// interface identifiers (RFC 4291, appendix A), or a random one if there is no such address.
@@ -77,41 +50,24 @@ fn guid(netdev: &NetDevice) -> [u8; 8] {
 
 impl DeviceState {
     pub(crate) fn new(
-        config: &Config,
-        tables: &Arc<Tables>,
-        qps: &Arc<QpTables>,
+        core: Arc<DeviceCore>,
+        qps: Arc<DeviceQps>,
         sockets: &Arc<Sockets>,
         netdev: &NetDevice,
         share: SocketShare,
     ) -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
-                config: config.clone(),
-                tables: tables.clone(),
-                qps: qps.clone(),
-                interfaces <- Interfaces::new(netdev),
+                core,
+                qps,
                 guid: guid(netdev),
-                counters: Counters::new()?,
                 bound_counters <- BoundCounters::new(),
                 sockets: sockets.clone(),
                 own_share <- new_mutex!(Some(share), "rrxe_device_sockets"),
                 gid_shares <- new_mutex!(KVec::new(), "rrxe_gid_shares"),
-                multicast <- Groups::new(),
-                bad_pkeys: Atomic::new(0),
-                bad_qkeys: Atomic::new(0),
-                reorder_bytes: Atomic::new(0),
-                local_queue: LocalQueue::new()?,
-                deliveries: Nesting::new()?,
             }? Error),
             GFP_KERNEL,
         )
-    }
-
-    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send
-    /// further packets.
-    #[inline]
-    pub(crate) fn is_deeply_nested(&self) -> bool {
-        self.deliveries.depth() >= MAX_NESTING
     }
 
     /// Releases the sockets of all namespaces. Waits for packets in flight: none is received after
@@ -130,32 +86,16 @@ impl DeviceState {
         shares.reserve(1, GFP_KERNEL)?;
         let share = Sockets::share(&self.sockets, gid.netdev, Some(&ERRORS))?;
         shares.push_within_capacity((gid.index, share))?;
-        self.interfaces.add(entry);
+        self.core.interfaces.add(entry);
         Ok(())
     }
 
     /// Handles the end of an entry of the GID table.
     pub(crate) fn del_gid(&self, index: u32) {
-        self.interfaces.remove(index);
+        self.core.interfaces.remove(index);
         let mut shares = self.gid_shares.lock();
         if let Some(at) = shares.iter().position(|(of, _)| *of == index) {
             drop(shares.remove(at));
         }
-    }
-
-    /// Counts packets whose P_Key did not match.
-    pub(crate) fn count_bad_pkeys(&self, packets: u32) {
-        self.bad_pkeys.add(packets.into(), Relaxed);
-    }
-
-    /// Counts a datagram whose Q_Key did not match.
-    pub(crate) fn count_bad_qkey(&self) {
-        self.bad_qkeys.add(1, Relaxed);
-    }
-
-    /// Returns the P_Key and Q_Key violations so far, 0xffff at most (IBA 10.9, A-28).
-    pub(crate) fn violations(&self) -> (u32, u32) {
-        let read = |counter: &Atomic<u64>| counter.load(Relaxed).min(0xffff) as u32;
-        (read(&self.bad_pkeys), read(&self.bad_qkeys))
     }
 }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The state of a device that its queue pairs use.
+
+use crate::{config::Config, counters::Counters, tables::Tables, transport::gids::Interfaces};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+};
+use linux_rdma::{net::NetDevice, sync::Nesting};
+
+/// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A work
+/// item sends anything beyond that.
+const MAX_NESTING: u64 = 2;
+
+/// The state of a device that its queue pairs use. It knows none of them, and lives as long as the
+/// last one.
+#[pin_data]
+pub(crate) struct DeviceCore {
+    pub(crate) config: Config,
+    pub(crate) tables: Arc<Tables>,
+    #[pin]
+    pub(crate) interfaces: Interfaces,
+    /// Counters of packets without a queue pair, and of queue pairs without bound counters.
+    pub(crate) counters: Counters,
+    bad_pkeys: Atomic<u64>,
+    bad_qkeys: Atomic<u64>,
+    /// Bytes of out-of-order packets that the queue pairs buffer.
+    pub(crate) reorder_bytes: Atomic<usize>,
+    /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
+    pub(crate) deliveries: Nesting,
+}
+
+impl DeviceCore {
+    pub(crate) fn new(
+        config: &Config,
+        tables: &Arc<Tables>,
+        netdev: &NetDevice,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            try_pin_init!(Self {
+                config: config.clone(),
+                tables: tables.clone(),
+                interfaces <- Interfaces::new(netdev),
+                counters: Counters::new()?,
+                bad_pkeys: Atomic::new(0),
+                bad_qkeys: Atomic::new(0),
+                reorder_bytes: Atomic::new(0),
+                deliveries: Nesting::new()?,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns whether deliveries on this CPU are nested so deeply that a work item must send
+    /// further packets.
+    #[inline]
+    pub(crate) fn is_deeply_nested(&self) -> bool {
+        self.deliveries.depth() >= MAX_NESTING
+    }
+
+    /// Counts packets whose P_Key did not match.
+    pub(crate) fn count_bad_pkeys(&self, packets: u32) {
+        self.bad_pkeys.add(packets.into(), Relaxed);
+    }
+
+    /// Counts a datagram whose Q_Key did not match.
+    pub(crate) fn count_bad_qkey(&self) {
+        self.bad_qkeys.add(1, Relaxed);
+    }
+
+    /// Returns the P_Key and Q_Key violations so far, 0xffff at most (IBA 10.9, A-28).
+    pub(crate) fn violations(&self) -> (u32, u32) {
+        let read = |counter: &Atomic<u64>| counter.load(Relaxed).min(0xffff) as u32;
+        (read(&self.bad_pkeys), read(&self.bad_qkeys))
+    }
+}
