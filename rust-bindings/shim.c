@@ -375,16 +375,6 @@ SHIM bool shim_netdev_can_segment_udp(const struct net_device *dev)
 	return !(~dev->features & (NETIF_F_GSO_UDP_L4 | NETIF_F_GSO_UDP_TUNNEL | NETIF_F_SG | NETIF_F_HW_CSUM));
 }
 
-SHIM unsigned int shim_netdev_gso_max_size(const struct net_device *dev)
-{
-	return min(READ_ONCE(dev->gso_max_size), READ_ONCE(dev->gso_ipv4_max_size));
-}
-
-SHIM unsigned int shim_netdev_gso_max_segs(const struct net_device *dev)
-{
-	return READ_ONCE(dev->gso_max_segs);
-}
-
 SHIM const struct rtnl_link_ops *shim_netdev_link_ops(const struct net_device *dev)
 {
 	return dev->rtnl_link_ops;
@@ -481,11 +471,6 @@ SHIM unsigned int shim_skb_headlen(const struct sk_buff *skb)
 	return skb_headlen(skb);
 }
 
-SHIM unsigned int shim_skb_headroom(const struct sk_buff *skb)
-{
-	return skb_headroom(skb);
-}
-
 SHIM int shim_skb_tailroom(const struct sk_buff *skb)
 {
 	return skb_tailroom(skb);
@@ -551,16 +536,6 @@ SHIM void shim_skb_reset_inner_mac_header(struct sk_buff *skb)
 	skb_reset_inner_mac_header(skb);
 }
 
-SHIM void shim_skb_reset_network_header(struct sk_buff *skb)
-{
-	skb_reset_network_header(skb);
-}
-
-SHIM void shim_skb_reset_transport_header(struct sk_buff *skb)
-{
-	skb_reset_transport_header(skb);
-}
-
 SHIM void shim_skb_dst_set(struct sk_buff *skb, struct dst_entry *dst)
 {
 	skb_dst_set(skb, dst_clone(dst));
@@ -594,11 +569,6 @@ SHIM int shim_page_ref_count(const void *block)
 SHIM bool shim_dev_page_is_reusable(const void *block)
 {
 	return dev_page_is_reusable(virt_to_page(block));
-}
-
-SHIM void shim_skb_grow_frag(struct sk_buff *skb, int i, int size)
-{
-	skb_frag_size_add(&skb_shinfo(skb)->frags[i], size);
 }
 
 SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb)
@@ -665,12 +635,6 @@ SHIM void *shim_skb_frag_address_safe(const struct sk_buff *skb, int i)
 SHIM unsigned int shim_skb_frag_size(const struct sk_buff *skb, int i)
 {
 	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
-}
-
-SHIM void shim_skb_add_block(struct sk_buff *skb, int i, const void *block, int size,
-			     unsigned int truesize)
-{
-	skb_add_rx_frag(skb, i, virt_to_page(block), 0, size, truesize);
 }
 
 SHIM void shim_put_page(const void *block)

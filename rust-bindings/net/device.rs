@@ -55,8 +55,6 @@ unsafe extern "C" {
     pub(super) safe fn shim_ll_reserved_space(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_can_segment_udp(dev: &NetDevice) -> bool;
     safe fn shim_netdev_flags(dev: &NetDevice) -> c_uint;
-    safe fn shim_netdev_gso_max_segs(dev: &NetDevice) -> c_uint;
-    safe fn shim_netdev_gso_max_size(dev: &NetDevice) -> c_uint;
     safe fn shim_netdev_has_generic_xdp(dev: &NetDevice) -> bool;
     #[cfg(CONFIG_NETFILTER_EGRESS)]
     safe fn shim_netdev_has_nf_egress(dev: &NetDevice) -> bool;
@@ -213,16 +211,6 @@ impl NetDevice {
     #[inline]
     pub(super) fn can_segment_udp(&self) -> bool {
         shim_netdev_can_segment_udp(self)
-    }
-
-    /// Returns the maximum size in bytes of an IP packet that holds up to `segments` UDP datagrams,
-    /// or 0 if the device does not accept such packets.
-    #[inline]
-    pub fn udp_gso_limit(&self, segments: u32) -> u32 {
-        if !self.can_segment_udp() || shim_netdev_gso_max_segs(self) < segments {
-            return 0;
-        }
-        shim_netdev_gso_max_size(self)
     }
 
     /// Returns whether another device of the namespace is in the same VRF, or both are in none.

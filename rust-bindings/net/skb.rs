@@ -26,10 +26,8 @@ pub(super) struct Skb(Opaque<raw::sk_buff>);
 unsafe extern "C" {
     pub(super) safe fn shim_skb_dev(skb: &Skb) -> *mut raw::net_device;
     pub(super) safe fn shim_skb_headlen(skb: &Skb) -> c_uint;
-    pub(super) safe fn shim_skb_headroom(skb: &Skb) -> c_uint;
     safe fn shim_skb_iif(skb: &Skb) -> c_int;
     pub(super) safe fn shim_skb_is_encapsulated(skb: &Skb) -> bool;
-    pub(super) safe fn shim_skb_nr_frags(skb: &Skb) -> u8;
     pub(super) safe fn shim_skb_shinfo(skb: &Skb) -> *mut raw::skb_shared_info;
     safe fn shim_skb_protocol(skb: &Skb) -> u16;
     safe fn shim_skb_tailroom(skb: &Skb) -> c_int;

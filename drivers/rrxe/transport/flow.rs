@@ -7,18 +7,12 @@ use crate::{config::Config, limits};
 use kernel::sync::rcu;
 use linux_rdma::{
     crc32::crc32_le,
-    net::{Headroom, IpAddr, NetDevice, Route, TxSkb, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
+    net::{Headroom, IpAddr, NetDevice, Route, IPV4_HEADER, IPV6_HEADER, UDP_HEADER},
 };
 use rrxe_core::{
     icrc::{LastPrefix, Prefix},
     TxPacket,
 };
-
-/// Maximum number of datagrams in a GSO packet that a device passes on whole.
-pub(super) const MAX_SEGMENTS: u32 = 16;
-
-/// Bytes in front of the payload of a GSO packet: Ethernet with a VLAN tag, IPv6, UDP.
-const GSO_HEADERS: usize = 18 + IPV6_HEADER + UDP_HEADER;
 
 /// The two ECN bits of the type of service or traffic class (RFC 3168). If both are set, the packet
 /// met with congestion on its way.
@@ -32,9 +26,6 @@ pub(crate) struct FlowTemplate<'a> {
     pub(super) route: Route,
     source_port: u16,
     tos: u8,
-    /// Largest UDP payload, in bytes, of a GSO packet that the device passes on whole; 0 if it
-    /// passes on single packets only.
-    pub(super) max_gso_payload: usize,
     /// Several packets may cross the stack as a chain.
     pub(super) may_chain: bool,
     /// Space in front of the IP header of each packet.
@@ -100,9 +91,7 @@ fn join<const N: usize>(ip: &[u8], udp: &[u8; UDP_HEADER]) -> [u8; N] {
 pub(super) struct LastHeaders(Option<(usize, Headers)>);
 
 /// Returns whether a device is one end of a veth pair. Without a queueing discipline, it passes
-/// each packet straight to the receiver's stack on this host, GSO packets unsegmented. Hardware
-/// that segments packets is not given GSO packets, because it would write UDP checksums into the
-/// datagrams.
+/// each packet straight to the receiver's stack on this host.
 #[inline]
 pub(super) fn is_veth(dev: &NetDevice) -> bool {
     dev.is_kind(c"veth")
@@ -130,20 +119,14 @@ impl<'a> FlowTemplate<'a> {
         let dev = route.device(rcu);
         let (is_veth, is_captured) = (route.is_over_veth(), dev.is_captured(rcu));
         let may_queue = may_queue(dev, is_veth, rcu);
-        let limit = if is_veth && !is_captured {
-            dev.udp_gso_limit(MAX_SEGMENTS) as usize
-        } else {
-            0
-        };
         // Such rules see only the first packet of a chain.
-        let may_chain = limit == 0 && !is_captured && !dev.has_egress_rules();
+        let may_chain = !is_captured && !dev.has_egress_rules();
         Some(Self {
             path,
             headroom: route.headroom(rcu),
             route,
             source_port,
             tos,
-            max_gso_payload: limit.min(usize::from(u16::MAX)).saturating_sub(GSO_HEADERS),
             may_chain,
             may_queue,
             is_captured,
@@ -178,7 +161,6 @@ impl<'a> FlowTemplate<'a> {
         let class = path.info.traffic_class;
         let mut template = Self::new(path, source_port, class, interfaces, rcu)?;
         if path.destination.is_multicast() {
-            template.max_gso_payload = 0;
             template.may_chain = false;
         }
         Some(template)
@@ -271,17 +253,5 @@ impl<'a> FlowTemplate<'a> {
             }
         }
         last.0.as_ref().map_or(&[], |(_, headers)| headers.bytes())
-    }
-
-    /// Writes the headers in front of the UDP payload. Returns `None` on failure: the packet is
-    /// lost.
-    pub(super) fn finish(&self, mut skb: TxSkb, ident: u16) -> Option<TxSkb> {
-        let len = skb.len();
-        let udp = self.udp_header(len);
-        let finished = match self.ip_header(ident, len) {
-            IpHeader::V4(ip) => skb.finish(&self.route, &ip, &udp),
-            IpHeader::V6(ip) => skb.finish(&self.route, &ip, &udp),
-        };
-        finished.is_ok().then_some(skb)
     }
 }

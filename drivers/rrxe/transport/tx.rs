@@ -4,7 +4,7 @@
 //! stack, or of a [`LoopbackBatch`].
 
 use super::{
-    flow::{is_veth, may_queue, FlowTemplate, LastHeaders, MAX_SEGMENTS},
+    flow::{is_veth, may_queue, FlowTemplate, LastHeaders},
     gids::Interfaces,
     local_queue::{LocalShare, Waiter},
     loopback::{LoopbackBatch, PayloadSource, MIN_ZERO_COPY},
@@ -27,11 +27,6 @@ use rrxe_core::{
     icrc::{self, LastPrefix},
     Fault, TxError, TxPacket,
 };
-
-/// Packets smaller than this get a buffer for [`SMALL_GSO_PACKETS`] of them from the start: one
-/// larger allocation is cheaper than one for each packet.
-const SMALL: usize = 256;
-const SMALL_GSO_PACKETS: usize = 8;
 
 /// Scratch state for the headers and ICRCs of a batch.
 #[derive(Default)]
@@ -114,10 +109,8 @@ pub(crate) struct TxCtx<'a, W: Waiter> {
 
 /// Transmits the packets of a queue pair, for the duration of a batch.
 ///
-/// Consecutive packets cross the stack together. If the device passes GSO packets on whole, packets
-/// of one size form one, and the last of them may be shorter. Otherwise they form a chain, which
-/// the stack takes apart above the device. Each packet has its own ICRC, computed for the lengths
-/// and the Identification that segmentation gives it.
+/// Consecutive packets cross the stack together, as a chain, which the stack takes apart above the
+/// device, unless the device accepts it whole (veth). Each packet has its own headers and ICRC.
 pub(crate) struct Transmitter<'a, W: Waiter> {
     ctx: TxCtx<'a, W>,
     tx: &'a TxState,
@@ -125,23 +118,10 @@ pub(crate) struct Transmitter<'a, W: Waiter> {
     template: Option<FlowTemplate<'a>>,
     /// `None` if nothing may be sent.
     batch: Option<&'a mut TxBatch>,
-    gso: Option<GsoPacket>,
     chain: Option<Chain>,
     scratch: Scratch,
     /// Number of packets for which this host has room.
     pub(crate) room: u32,
-}
-
-/// A GSO packet under construction: packets of one size that cross the stack together.
-struct GsoPacket {
-    skb: TxSkb,
-    /// Identification of the first packet.
-    ident: u16,
-    /// Bytes of UDP payload of each packet.
-    size: usize,
-    count: u16,
-    /// The packet counts against the local queue until it leaves this host.
-    counted: bool,
 }
 
 /// Writes the UDP payload of a packet: headers, the payload by `gather`, padding and ICRC. `icrc`
@@ -161,91 +141,6 @@ fn write(
     let icrc = icrc::finish(writer.end_sum());
     let _ = writer.push(&icrc);
     Ok(())
-}
-
-impl GsoPacket {
-    /// Allocates a buffer for a GSO packet that starts with `packet`. Returns `None` if there is no
-    /// memory.
-    #[inline]
-    fn new(template: &FlowTemplate<'_>, packet: &TxPacket) -> Option<Self> {
-        let size = packet.udp_payload_len() as usize;
-        let several = size < SMALL && !packet.payload.is_empty();
-        let others = if several { SMALL_GSO_PACKETS } else { 1 };
-        let skb = TxSkb::new(&template.route, size.saturating_mul(others))?;
-        Some(Self {
-            skb,
-            // Any value is valid, since no router may fragment our packets (RFC 6864). Consecutive
-            // packets get consecutive values.
-            ident: packet.psn.get() as u16,
-            size,
-            count: 0,
-            counted: template.may_queue && !packet.is_acknowledgement(),
-        })
-    }
-
-    /// Returns whether another packet fits. A shorter packet ends the GSO packet, so it must be the
-    /// last of its message: the packets after a FIRST are shorter, because a FIRST has longer
-    /// headers, but more of them follow.
-    fn accepts(&self, packet: &TxPacket, size: usize, template: &FlowTemplate<'_>) -> bool {
-        (size == self.size || size < self.size && packet.last)
-            && self.skb.len().saturating_add(size) <= template.max_gso_payload
-            && u32::from(self.count) < MAX_SEGMENTS
-    }
-
-    /// Appends up to `max` packets of a burst, each derived from the previous one by
-    /// [`TxPacket::advance`]: headers, the payload by `gather`, padding and ICRC. Returns their
-    /// number, or 0 if there is no memory. The first always fits.
-    #[inline(always)]
-    fn append(
-        &mut self,
-        template: &FlowTemplate<'_>,
-        packet: &mut TxPacket,
-        max: u32,
-        scratch: &mut Scratch,
-        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<u32, TxError> {
-        let Scratch { prefix, .. } = scratch;
-        let size = packet.udp_payload_len() as usize;
-        let count = match max {
-            1 => 1,
-            max => {
-                let room = template.max_gso_payload.saturating_sub(self.skb.len());
-                let room = room.min(self.skb.room(size));
-                let fit = room.checked_div(size).unwrap_or(0) as u32;
-                let segments = MAX_SEGMENTS.saturating_sub(self.count.into());
-                max.min(fit).min(segments).max(1)
-            }
-        };
-        let first = self.ident.wrapping_add(self.count);
-        let all = size.saturating_mul(count as usize);
-        let written = self.skb.append(all, |writer| {
-            for done in 0..count {
-                // The cast wraps like the Identification.
-                let ident = first.wrapping_add(done as u16);
-                let icrc = template.start_icrc(packet, ident, prefix);
-                write(packet, icrc, writer, |writer| gather(done, writer))?;
-                packet.advance();
-            }
-            Ok(())
-        });
-        let Ok(written) = written else {
-            return Ok(0);
-        };
-        written?;
-        self.count = self.count.wrapping_add(count as u16);
-        Ok(count)
-    }
-
-    /// Finishes the packet for the stack. Returns `None` on failure: all of its packets are lost.
-    fn finish(self, template: &FlowTemplate<'_>) -> Option<TxSkb> {
-        let mut skb = template.finish(self.skb, self.ident)?;
-        if self.count > 1 {
-            // Packets are much smaller than 2^16 bytes.
-            let size = self.size as u16;
-            skb.segment(&template.route, size, self.count).ok()?;
-        }
-        Some(skb)
-    }
 }
 
 /// A chain under construction.
@@ -330,7 +225,6 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
             tx,
             template: None,
             batch: None,
-            gso: None,
             chain: None,
             scratch: Scratch::default(),
             room: u32::MAX,
@@ -415,7 +309,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         if self.is_loopback() {
             return self.send_loopback(packet, gather);
         }
-        self.send_gso(&mut { *packet }, 1, |_, writer| gather(writer))
+        self.append(&mut { *packet }, 1, |_, writer| gather(writer))
             .map(|_| ())
     }
 
@@ -466,7 +360,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         let (mut packet, mut done) = (*packet, 0u32);
         while done < count {
             let gather = |at: u32, to: &mut PacketWriter<'_>| gather(done.wrapping_add(at), to);
-            match self.send_gso(&mut packet, count.wrapping_sub(done), gather) {
+            match self.append(&mut packet, count.wrapping_sub(done), gather) {
                 Ok(taken) => done = done.wrapping_add(taken),
                 Err(error) => return (done, Err(error)),
             }
@@ -474,94 +368,51 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         (done, Ok(()))
     }
 
-    /// Sends at least one packet, and up to `max` that fit into one GSO packet. Advances `packet`
-    /// past them.
-    #[inline(always)]
-    fn send_gso(
-        &mut self,
-        packet: &mut TxPacket,
-        max: u32,
-        gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<u32, TxError> {
-        let sent = self.append(packet, max, gather)?;
-        if sent == 0 {
-            self.finish();
-            self.count_lost(1);
-            packet.advance();
-        }
-        Ok(sent.max(1))
-    }
-
-    /// Appends packets to a GSO packet: see [`Self::send_gso`]. Returns 0 if there is no route or
-    /// no memory.
+    /// Appends up to `max` packets, related by [`TxPacket::advance`], to chains, and advances
+    /// `packet` past them. Returns their number, which is at least one. A packet for which there is
+    /// no route or no memory is lost. Returns the error of `gather` for the first packet.
     #[inline(always)]
     fn append(
         &mut self,
         packet: &mut TxPacket,
         max: u32,
-        gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
+        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
     ) -> Result<u32, TxError> {
         if self.batch.is_none() {
             return Err(TxError::NoRoom);
         }
-        let Some(template) = &self.template else {
-            return Ok(0);
-        };
-        if template.max_gso_payload == 0 {
-            return self.append_to_chain(packet, max, gather);
-        }
-        let size = packet.udp_payload_len() as usize;
-        let accepts = |gso: &GsoPacket| gso.accepts(packet, size, template);
-        let new = !self.gso.as_ref().is_some_and(accepts);
-        if new {
-            let gso = GsoPacket::new(template, packet);
-            self.finish();
-            self.gso = gso;
-        }
-        let (Some(template), Some(gso)) = (&self.template, &mut self.gso) else {
-            return Ok(0);
-        };
-        // A shorter packet is the last one.
-        let last = size < gso.size;
-        let sent = gso.append(template, packet, max, &mut self.scratch, gather);
-        if sent.is_err() && new {
-            self.gso = None;
-        } else if sent.is_ok() && last {
-            self.finish();
-        }
-        sent
-    }
-
-    /// Appends up to `max` packets to chains: see [`Self::append`].
-    #[inline(always)]
-    fn append_to_chain(
-        &mut self,
-        packet: &mut TxPacket,
-        max: u32,
-        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<u32, TxError> {
         let size = packet.udp_payload_len() as usize;
         for done in 0..max {
             let is_full = |chain: &Chain| !chain.packets.accepts(size);
             if self.chain.as_ref().is_some_and(is_full) {
-                self.finish_chain();
+                self.finish();
             }
             let Some(template) = &self.template else {
-                return Ok(done);
+                return Ok(self.lose(packet, done));
             };
             let (chain, scratch) = (&mut self.chain, &mut self.scratch);
             match Chain::append(chain, template, packet, scratch, |to| gather(done, to)) {
                 Ok(true) => packet.advance(),
-                Ok(false) => return Ok(done),
+                Ok(false) => return Ok(self.lose(packet, done)),
                 // The next call returns the error, for its first packet.
                 Err(_) if done != 0 => return Ok(done),
                 Err(error) => return Err(error),
             }
             if !template.may_chain {
-                self.finish_chain();
+                self.finish();
             }
         }
         Ok(max)
+    }
+
+    /// Counts a packet as lost, and advances it. Returns the number of packets processed, of which
+    /// `done` were sent.
+    #[cold]
+    fn lose(&mut self, packet: &mut TxPacket, done: u32) -> u32 {
+        self.finish();
+        self.count_lost(1);
+        packet.advance();
+        done.wrapping_add(1)
     }
 
     /// Sets the path of the following packets: the datagrams of a batch may have many destinations.
@@ -576,25 +427,19 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         }
     }
 
-    /// Ends the batch: moves an unfinished GSO packet or chain to the queue.
+    /// Ends the batch: moves an unfinished chain to the queue.
     #[inline]
     pub(crate) fn finish(&mut self) {
-        debug_assert!(self.gso.is_none() || self.chain.is_none());
         // Most calls handle received packets, and find none.
-        if self.gso.is_some() {
-            self.finish_gso();
-        }
-        if self.chain.is_some() {
-            self.finish_chain();
+        if let Some(chain) = self.chain.take() {
+            self.finish_chain(chain);
         }
     }
 
-    fn finish_chain(&mut self) {
-        let (Some(chain), Some(template)) = (self.chain.take(), &self.template) else {
-            return;
-        };
+    fn finish_chain(&mut self, chain: Chain) {
         let (count, counted) = (chain.packets.packets(), chain.counted);
-        let skb = chain.finish(template, self.ctx.burst);
+        let template = self.template.as_ref();
+        let skb = template.and_then(|template| chain.finish(template, self.ctx.burst));
         self.queue(skb, count, counted);
     }
 
@@ -609,17 +454,6 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
             self.room = self.room.saturating_sub(1);
         }
         batch.queue.push(skb);
-    }
-
-    fn finish_gso(&mut self) {
-        // It may be empty.
-        let gso = self.gso.take().filter(|gso| gso.count != 0);
-        let (Some(gso), Some(template)) = (gso, &self.template) else {
-            return;
-        };
-        let (count, counted) = (gso.count, gso.counted);
-        let skb = gso.finish(template);
-        self.queue(skb, count, counted);
     }
 
     fn count_lost(&mut self, packets: u32) {
