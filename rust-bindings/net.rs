@@ -3,7 +3,6 @@
 //! Networking: devices, namespaces, routes, UDP tunnel sockets and socket buffers.
 
 mod addr;
-mod blocks;
 mod datagram;
 mod device;
 mod gro;
@@ -25,14 +24,13 @@ mod tx_queue;
 mod udp_tunnel;
 
 pub use addr::{IpAddr, IpVersion};
-pub use blocks::Prepared;
 pub use datagram::{Datagram, Datagrams, Fragment, KeptDatagram};
 pub use device::{DeviceName, InterfaceId, NetDevice};
 pub use namespace::{NetNs, NetNsCookie, NetRef};
 pub use net_exit::{InNamespace, NetExit};
 pub use notifier::{NetdevEvents, NetdevNotifier};
 pub use outgoing::{hook_outgoing, ForwardedPacket, LocalPacket, Outgoing};
-pub use owner::TxOwner;
+pub use owner::{PacketOwners, TxOwner};
 pub use packet_writer::PacketWriter;
 pub use payload_arena::PayloadArena;
 pub use queue_limit::QueueLimit;

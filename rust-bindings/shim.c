@@ -140,11 +140,6 @@ SHIM void shim_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
-SHIM void *shim_this_cpu_ptr(void __percpu *memory)
-{
-	return this_cpu_ptr(memory);
-}
-
 SHIM bool shim_in_softirq_level(void)
 {
 	return softirq_count() && !in_hardirq() && !in_nmi();
@@ -556,21 +551,6 @@ SHIM void shim_skb_set_protocol(struct sk_buff *skb, __be16 protocol)
 	skb->protocol = protocol;
 }
 
-SHIM void *shim_alloc_block(gfp_t gfp, unsigned int order)
-{
-	return (void *)__get_free_pages(gfp | __GFP_COMP | __GFP_NOWARN, order);
-}
-
-SHIM int shim_page_ref_count(const void *block)
-{
-	return page_ref_count(virt_to_page(block));
-}
-
-SHIM bool shim_dev_page_is_reusable(const void *block)
-{
-	return dev_page_is_reusable(virt_to_page(block));
-}
-
 SHIM struct skb_shared_info *shim_skb_shinfo(const struct sk_buff *skb)
 {
 	return skb_shinfo(skb);
@@ -635,16 +615,6 @@ SHIM void *shim_skb_frag_address_safe(const struct sk_buff *skb, int i)
 SHIM unsigned int shim_skb_frag_size(const struct sk_buff *skb, int i)
 {
 	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
-}
-
-SHIM void shim_put_page(const void *block)
-{
-	put_page(virt_to_page(block));
-}
-
-SHIM void shim_get_page(const void *block)
-{
-	get_page(virt_to_page(block));
 }
 
 SHIM unsigned int shim_skb_pagelen(const struct sk_buff *skb)

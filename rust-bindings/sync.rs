@@ -34,7 +34,6 @@ pub use index_pool::IndexPool;
 pub(crate) use irq::{in_serving_softirq, in_softirq};
 pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked, Nested, Nesting};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue, Placement};
-pub(crate) use per_cpu::PerCpu;
 pub use per_cpu::{num_possible_cpus, PerCpuCounters};
 pub use rcu::rcu_barrier;
 pub use rcu_lists::{RcuListEntry, RcuLists, RcuListsWriter};

@@ -108,7 +108,7 @@ struct Module {
     _flushes: OpenWorkqueue,
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
-    _packets: net::Prepared,
+    _packets: net::PacketOwners,
 }
 
 /// Owner of the contents of [`STATE`].
@@ -152,7 +152,7 @@ impl kernel::InPlaceModule for Module {
             pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
         }
         try_pin_init!(Self {
-            _packets: net::Prepared::new()?,
+            _packets: net::PacketOwners::new()?,
             state: SharedState::new()?,
             _threads: UserThreads::new()?,
             _flushes: FLUSH_QUEUE.open(c"rrxe_flush", Placement::QueueingCpu)?,

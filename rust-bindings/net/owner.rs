@@ -10,7 +10,13 @@ use super::{
 };
 use crate::{raw, sync::Gate};
 use core::ffi::c_void;
-use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full, Release},
+        Arc,
+    },
+};
 
 /// An owner of packets in this host's transmit queues.
 pub trait TxOwner: Send + Sync + 'static {
@@ -19,9 +25,35 @@ pub trait TxOwner: Send + Sync + 'static {
     fn packet_left(&self);
 }
 
-/// Packets are inside from when they get an owner until they have left. Open while
-/// [`Prepared`](super::Prepared) exists.
-pub(super) static OWNED: Gate = Gate::closed();
+/// Packets are inside from when they get an owner until they have left. Open while a
+/// [`PacketOwners`] exists.
+static OWNED: Gate = Gate::closed();
+
+/// 1 while a [`PacketOwners`] exists, otherwise 0.
+static EXISTS: Atomic<u32> = Atomic::new(0);
+
+/// Allows packets to have owners. At most one exists, and a module drops it last.
+pub struct PacketOwners(());
+
+impl PacketOwners {
+    /// Allows packets to have owners. Returns `EBUSY` if a `PacketOwners` already exists.
+    pub fn new() -> Result<Self> {
+        EXISTS.cmpxchg(0, 1, Full).map_err(|_| EBUSY)?;
+        OWNED.reopen();
+        Ok(Self(()))
+    }
+}
+
+impl Drop for PacketOwners {
+    /// Waits until no packet has an owner. Later packets have none. Sleeps.
+    fn drop(&mut self) {
+        OWNED.close();
+        // A task that was preempted in a destructor after its last access has left it when
+        // synchronize_rcu_tasks() (kernel/rcu/tasks.h) returns, so the code can be unloaded.
+        raw::safe::shim_synchronize_rcu_tasks();
+        EXISTS.store(0, Release);
+    }
+}
 
 /// Returns the address of the field for the argument of the destructor.
 #[inline]
@@ -32,8 +64,7 @@ fn destructor_arg(skb: &Skb) -> *mut *mut c_void {
 
 impl TxSkb {
     /// Gives the packet an owner, which is notified when the packet leaves. Returns whether it
-    /// succeeded: a packet can have only one owner, and only while [`Prepared`](super::Prepared)
-    /// exists.
+    /// succeeded: a packet can have only one owner, and only while a [`PacketOwners`] exists.
     pub fn set_owner<T: TxOwner>(&mut self, owner: Arc<T>) -> bool {
         let skb = self.as_raw();
         let Some(inside) = OWNED.enter() else {
@@ -73,5 +104,16 @@ unsafe extern "C" fn destructor<T: TxOwner>(skb: *mut raw::sk_buff) {
         owner.packet_left();
         drop(owner);
         OWNED.leave();
+    }
+}
+
+#[kernel::prelude::kunit_tests(linux_rdma_packet_owners)]
+mod tests {
+    use super::*;
+
+    /// The module has the only `PacketOwners`.
+    #[test]
+    fn there_is_one() {
+        assert_eq!(PacketOwners::new().err(), Some(EBUSY));
     }
 }

@@ -5,7 +5,6 @@
 //! C header: `include/linux/skbuff.h`.
 
 use super::{
-    blocks,
     skb::{shim_skb_shinfo, Skb},
     PacketWriter, UDP_HEADER,
 };
@@ -43,26 +42,29 @@ impl TxSkb {
     }
 
     /// Allocates an empty packet with at least `size` bytes of tailroom, and returns the only
-    /// reference to it. The memory is part of a block if possible: the slab allocator would clear
+    /// reference to it. The memory is part of a page if possible: the slab allocator would clear
     /// all of it for each packet.
     #[inline]
     fn allocate(size: u32) -> Option<NonNull<raw::sk_buff>> {
-        // SAFETY: Any size may be allocated. `napi_build_skb` (net/core/skbuff.c) takes over a part
-        // of a page, at whose end it puts `struct skb_shared_info`, for which `SKB_HEAD_ALIGN`
-        // (skbuff.h) has added space. It requires softirqs to be disabled, and `take_part` returns
-        // nothing unless they are. If it fails, the part is still this function's.
+        // SAFETY: The functions (net/core/skbuff.c) accept any size. Those of NAPI require that
+        // softirqs are disabled, outside of hard interrupts. `napi_build_skb` takes over the
+        // fragment, at whose end it puts `struct skb_shared_info`, for which `SKB_HEAD_ALIGN`
+        // (skbuff.h) has added space. If it fails, the fragment is still this function's, and
+        // `page_frag_free` (mm/page_frag_cache.c) frees it.
         unsafe {
             let whole = raw::shim_skb_head_align(size);
             // The sum overflows for sizes near 2^32.
-            let part = Some(whole).filter(|whole| *whole > size);
-            let Some(part) = part.and_then(|whole| blocks::take_part(whole as usize)) else {
-                return NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC));
-            };
-            let skb = NonNull::new(raw::napi_build_skb(part.as_ptr().cast(), whole));
-            if skb.is_none() {
-                blocks::put(part);
+            if whole > size && raw::safe::shim_in_softirq_level() {
+                let fragment = raw::__napi_alloc_frag_align(whole, !0);
+                if !fragment.is_null() {
+                    let skb = NonNull::new(raw::napi_build_skb(fragment, whole));
+                    if skb.is_none() {
+                        raw::page_frag_free(fragment);
+                    }
+                    return skb;
+                }
             }
-            skb
+            NonNull::new(raw::shim_alloc_skb(size, raw::GFP_ATOMIC))
         }
     }
 

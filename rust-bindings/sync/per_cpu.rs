@@ -20,7 +20,7 @@ pub fn num_possible_cpus() -> u32 {
 /// # Invariants
 ///
 /// The pointer was returned by `__alloc_percpu_gfp` for `T`.
-pub(crate) struct PerCpu<T>(NonNull<T>);
+struct PerCpu<T>(NonNull<T>);
 
 // SAFETY: The memory belongs to all CPUs, not to a thread, and is only reached by raw pointers.
 unsafe impl<T> Send for PerCpu<T> {}
@@ -29,7 +29,7 @@ unsafe impl<T> Sync for PerCpu<T> {}
 
 impl<T: Zeroable> PerCpu<T> {
     /// Allocates the memory, all zeros. Sleeps. Returns `ENOMEM` on failure.
-    pub(crate) fn zeroed(gfp: raw::gfp_t) -> Result<Self> {
+    fn zeroed(gfp: raw::gfp_t) -> Result<Self> {
         // SAFETY: Any size may be requested; sizes above PCPU_MIN_UNIT_SIZE fail. The memory is
         // zeroed (mm/percpu.c, `pcpu_alloc_noprof()`).
         let memory = unsafe { raw::shim_alloc_percpu(size_of::<T>(), align_of::<T>(), gfp) };
@@ -41,12 +41,12 @@ impl<T: Zeroable> PerCpu<T> {
 impl<T> PerCpu<T> {
     /// Returns the per-CPU pointer. It cannot be dereferenced.
     #[inline]
-    pub(crate) fn as_ptr(&self) -> *mut T {
+    fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()
     }
 
     /// Returns a pointer to the `T` of each possible CPU, valid as long as `self`.
-    pub(crate) fn of_all_cpus(&self) -> impl Iterator<Item = *mut T> + '_ {
+    fn of_all_cpus(&self) -> impl Iterator<Item = *mut T> + '_ {
         // SAFETY: `cpu` is below `nr_cpu_ids`, as cpu_possible() (linux/cpumask.h) requires. By the
         // type invariant, the memory exists on every possible CPU.
         let on_cpu = |cpu| unsafe {
