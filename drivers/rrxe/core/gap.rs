@@ -82,7 +82,9 @@ impl GapDetector {
     /// Notes that the packet `arrived` has arrived, but `expected` has not.
     pub(crate) fn on_beyond(&mut self, expected: Psn, arrived: Psn, now: u64) {
         self.open(expected, now);
-        if !self.farthest.is_after(expected) || arrived.is_after(self.farthest) {
+        // The farthest packet of a gap long ago could otherwise count as one of the next 2^23.
+        let is_stale = self.farthest.since(expected) >= MAX_DISTANCE;
+        if is_stale || arrived.is_after(self.farthest) {
             self.farthest = arrived;
         }
     }
@@ -213,4 +215,23 @@ impl GapDetector {
 fn lowered(value: u64, min: u64) -> u64 {
     let step = (value >> 2).max(1);
     value.saturating_sub(step).max(min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reported gap says nothing about packets beyond those that have arrived, wherever the PSNs
+    /// start.
+    #[test]
+    fn only_packets_that_have_arrived_may_come_again() {
+        for expected in [5, 0x80_0000, 0xf0_0000, 0xff_fff0].map(Psn::new) {
+            let mut gaps = GapDetector::default();
+            gaps.on_beyond(expected, expected.add(3), 0);
+            gaps.on_beyond(expected, expected.add(2), 0);
+            gaps.report();
+            assert!(gaps.may_come_again(expected.add(3)));
+            assert!(!gaps.may_come_again(expected.add(4)), "{expected:?}");
+        }
+    }
 }
