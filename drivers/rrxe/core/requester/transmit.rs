@@ -81,6 +81,7 @@ impl<C: CongestionControl> Requester<C> {
         // error (C10-93.1.1, I-02).
         if self.service == Service::Ud && slot.length > self.mtu.bytes() {
             slot.progress.state = SlotState::Started;
+            self.credits.on_sent(slot.op);
             self.next = self.next.wrapping_add(1);
             self.complete_sent(cx);
             return true;
