@@ -94,6 +94,7 @@ impl Outcome {
         self.transmit |= other.transmit;
         self.fatal |= other.fatal;
         self.sqe |= other.sqe;
+        debug_assert!(!self.fatal || !self.sqe, "two error states at once");
     }
 }
 

@@ -41,6 +41,10 @@ impl Guesses {
         if self.accepted.contains(&Some(key)) {
             return;
         }
+        debug_assert!(
+            self.oldest < MAX_ACCEPTED,
+            "the oldest key is none of the keys"
+        );
         if let Some(entry) = self.accepted.get_mut(self.oldest) {
             *entry = Some(key);
         }
@@ -54,6 +58,7 @@ impl Guesses {
             self.since = now;
             self.wrong = 0;
         }
+        debug_assert!(self.wrong < u32::MAX, "the count of wrong keys overflows");
         self.wrong = self.wrong.saturating_add(1);
     }
 

@@ -71,7 +71,11 @@ static OF_IDENT: [u32; 17] = differences(20 - 6 + UDP + Bth::LEN);
 /// Returns the difference of the state that changed bits of a number make.
 #[inline]
 fn difference(changed: u64, table: &[u32]) -> u32 {
-    let lowest = |bits: u32| table.get(bits as usize).copied().unwrap_or(0);
+    let lowest = |bits: u32| {
+        let difference = table.get(bits as usize);
+        debug_assert!(difference.is_some(), "the number is wider than its table");
+        difference.copied().unwrap_or(0)
+    };
     // An increment changes the lowest bits.
     if changed & changed.wrapping_add(1) == 0 {
         return lowest(u64::BITS.wrapping_sub(changed.leading_zeros()));
@@ -88,6 +92,7 @@ fn difference(changed: u64, table: &[u32]) -> u32 {
 /// Returns the first bytes of a BTH as a number, and its last four.
 #[inline]
 fn words(bth: &[u8]) -> (u64, u64) {
+    debug_assert!(bth.len() == Bth::LEN, "not a BTH");
     let (first, last) = bth.split_at(bth.len().saturating_sub(PSN_WORD));
     let first = first.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
     let last = last.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
@@ -131,6 +136,10 @@ impl Prefix {
     /// Returns a prefix with ones in the `masked` bytes of the IP header.
     #[inline(always)]
     fn new<const N: usize>(ip: &[u8; N], masked: [usize; 4], udp: &[u8; UDP]) -> Prefix {
+        debug_assert!(
+            N == IP || N == IP - SHORTER,
+            "not the length of an IP header"
+        );
         let mut ip = *ip;
         for index in masked {
             mask(&mut ip, index);
@@ -189,6 +198,7 @@ impl Prefix {
     /// shorter than a BTH, which no packet is, ones replace the BTH.
     #[inline]
     pub fn start(&mut self, crc: impl Fn(u32, &[u8]) -> u32, headers: &[u8]) -> u32 {
+        debug_assert!(headers.len() >= Bth::LEN, "a packet without a BTH");
         let (bth, rest) = headers
             .split_first_chunk()
             .unwrap_or((&[0xff; Bth::LEN], &[]));
@@ -203,6 +213,10 @@ impl Prefix {
             }
             None => self.whole(&crc),
         };
+        debug_assert!(
+            state == self.whole(&crc),
+            "the differences make another state"
+        );
         self.state = Some(state);
         if rest.is_empty() {
             state
@@ -249,6 +263,7 @@ pub const fn finish(state: u32) -> [u8; 4] {
 
 #[inline]
 fn mask(bytes: &mut [u8], index: usize) {
+    debug_assert!(index < bytes.len(), "a masked byte beyond the header");
     if let Some(byte) = bytes.get_mut(index) {
         *byte = 0xff;
     }

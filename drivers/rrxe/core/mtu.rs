@@ -29,6 +29,7 @@ impl Mtu {
     /// Returns the MTU in bytes.
     #[inline]
     pub const fn bytes(self) -> u32 {
+        debug_assert!(self.shift >= 8 && self.shift <= 12, "not an MTU");
         1u32.wrapping_shl(self.shift as u32)
     }
 
@@ -42,6 +43,10 @@ impl Mtu {
     /// Returns the offset in bytes of the packet with this index in its message.
     #[inline]
     pub const fn offset(self, index: u32) -> u32 {
+        debug_assert!(
+            index <= u32::MAX.wrapping_shr(self.shift as u32),
+            "a packet beyond the longest message"
+        );
         index.wrapping_shl(self.shift as u32)
     }
 }

@@ -116,6 +116,12 @@ impl Packet {
         };
         let ext = Self::parse_ext(&bth, operation, &mut rest)?;
         let header_len = head.len().wrapping_sub(rest.len()) as u8;
+        debug_assert!(
+            usize::from(header_len) <= crate::MAX_HEADER,
+            "the headers exceed MAX_HEADER"
+        );
+        debug_assert!(header_len & 3 == 0, "a header with a part of a word");
+        debug_assert!(bth.pad <= 3, "a pad count of more than two bits");
 
         // Headers, padding and ICRC must fit. Headers are multiples of four bytes, and so is the
         // payload with its padding.
@@ -222,6 +228,16 @@ impl Packet {
     /// Returns the burst of `packets` packets that starts with this one.
     #[inline]
     pub fn burst(self, packets: u32) -> Packet {
+        debug_assert!(packets != 0, "a burst without packets");
+        debug_assert!(self.packets == 1, "a burst of bursts");
+        debug_assert!(
+            packets == 1 || self.starts_burst(),
+            "a burst starts in the middle of a message"
+        );
+        debug_assert!(
+            self.payload_len.checked_mul(packets).is_some(),
+            "the payload of a burst overflows"
+        );
         Packet {
             packets,
             payload_len: self.payload_len.saturating_mul(packets),

@@ -26,6 +26,7 @@ struct Round {
 impl Round {
     #[inline]
     fn of(self, half: u32) -> u32 {
+        debug_assert!(half <= HALF_MASK, "half of a number has 12 bits");
         let product = u64::from(half).wrapping_mul(self.factor);
         (product.wrapping_add(self.addend) >> (64 - HALF)) as u32
     }
@@ -109,7 +110,9 @@ impl Permutation {
         if !self.contains(x) {
             return None;
         }
+        debug_assert!(self.last < crate::psn::MODULUS, "the domain has 24 bits");
         let y = step(self, x);
+        debug_assert!(y < crate::psn::MODULUS, "the image has 24 bits");
         Some(if self.contains(y) {
             y
         } else {
@@ -120,6 +123,10 @@ impl Permutation {
     /// Returns the image of `x`; `None` if `x` is not in the domain.
     #[inline]
     pub fn apply(&self, x: u32) -> Option<u32> {
+        debug_assert!(
+            !self.contains(x) || self.backward(self.forward(x)) == x,
+            "the rounds are no permutation"
+        );
         self.map(x, Self::forward)
     }
 

@@ -109,7 +109,7 @@ impl Writer {
     /// Writes a field at an offset in the MAD.
     fn put<const N: usize>(&mut self, at: usize, value: [u8; N]) {
         let field = self.0.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
-        debug_assert!(field.is_some());
+        debug_assert!(field.is_some(), "a field beyond the MAD");
         if let Some(field) = field {
             *field = value;
         }
@@ -117,6 +117,10 @@ impl Writer {
 
     /// Writes a field at an offset in the attribute.
     fn attribute<const N: usize>(&mut self, at: usize, value: [u8; N]) {
+        debug_assert!(
+            at.wrapping_add(N) <= MAD_LEN.wrapping_sub(ATTRIBUTE),
+            "a field beyond the attribute"
+        );
         self.put(ATTRIBUTE.wrapping_add(at), value);
     }
 

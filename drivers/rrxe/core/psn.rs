@@ -36,6 +36,7 @@ impl Psn {
     /// Returns the value, below 2^24.
     #[inline]
     pub const fn get(self) -> u32 {
+        debug_assert!(self.0 < MODULUS, "a PSN of more than 24 bits");
         self.0
     }
 
@@ -48,6 +49,7 @@ impl Psn {
     /// Returns the PSN `n` earlier.
     #[inline]
     pub const fn sub(self, n: u32) -> Psn {
+        debug_assert!(n < MODULUS, "a distance of more than all PSNs");
         Psn(self.0.wrapping_sub(n) & MASK)
     }
 

@@ -8,6 +8,9 @@ use crate::wire::{Bth, Opcode, Operation};
 /// Maximum length of BTH and extension headers in bytes (atomics of XRC).
 pub const MAX_HEADER: usize = 44;
 
+/// Length of the longest payload in bytes: the largest PMTU.
+const MAX_PAYLOAD: u32 = 4096;
+
 /// Source of a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
@@ -71,6 +74,18 @@ impl TxPacket {
     /// pad count from the payload.
     #[inline]
     pub(crate) fn new(mut bth: Bth, payload: Payload, last: bool) -> TxPacket {
+        debug_assert!(
+            payload.len() <= MAX_PAYLOAD,
+            "the payload exceeds every PMTU"
+        );
+        debug_assert!(
+            payload == Payload::None || !payload.is_empty(),
+            "a payload without bytes"
+        );
+        debug_assert!(
+            !matches!(bth.opcode.operation(), None | Some(Operation::Unsupported)),
+            "an opcode that no receiver knows"
+        );
         let pad = (payload.len() as u8).wrapping_neg() & 3;
         bth.pad = pad;
         let mut packet = TxPacket {
@@ -89,9 +104,12 @@ impl TxPacket {
     /// Appends an extension header.
     #[inline]
     pub(crate) fn push<const N: usize>(&mut self, bytes: [u8; N]) {
-        let room = self.header.get_mut(usize::from(self.header_len)..);
-        if let Some(room) = room.and_then(<[u8]>::first_chunk_mut) {
-            *room = bytes;
+        debug_assert!(N & 3 == 0, "a header with a part of a word");
+        let space = self.header.get_mut(usize::from(self.header_len)..);
+        let space = space.and_then(<[u8]>::first_chunk_mut);
+        debug_assert!(space.is_some(), "the headers exceed MAX_HEADER");
+        if let Some(space) = space {
+            *space = bytes;
             self.header_len = self.header_len.wrapping_add(N as u8);
         }
     }
@@ -108,13 +126,20 @@ impl TxPacket {
     /// Turns the packet into the next one of a burst: increments the PSN and advances the payload.
     #[inline]
     pub fn advance(&mut self) {
+        debug_assert!(
+            usize::from(self.header_len) >= Bth::LEN,
+            "a packet without a BTH"
+        );
         self.psn = self.psn.next();
         if let Some(bth) = self.header.first_chunk_mut() {
             Bth::put_psn(bth, self.psn);
         }
         match &mut self.payload {
             Payload::None => {}
-            Payload::Send { offset, len, .. } => *offset = offset.wrapping_add(*len),
+            Payload::Send { offset, len } => {
+                debug_assert!(offset.checked_add(*len).is_some(), "an offset wraps");
+                *offset = offset.wrapping_add(*len);
+            }
             Payload::Read { va, len, .. } => *va = va.wrapping_add(u64::from(*len)),
         }
     }
@@ -126,6 +151,7 @@ impl TxPacket {
         count: u32,
         mut transmit: impl FnMut(&TxPacket) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
+        debug_assert!(count != 0, "a burst without packets");
         let mut packet = *self;
         for taken in 0..count {
             if let Err(error) = transmit(&packet) {
@@ -139,17 +165,18 @@ impl TxPacket {
     /// Returns BTH and extension headers.
     #[inline]
     pub fn header(&self) -> &[u8] {
-        self.header
-            .get(..usize::from(self.header_len))
-            .unwrap_or(&self.header)
+        let header = self.header.get(..usize::from(self.header_len));
+        debug_assert!(header.is_some(), "the header length exceeds the header");
+        header.unwrap_or(&self.header)
     }
 
     /// Returns the UDP payload length: bytes from the BTH to the end of the ICRC.
     #[inline]
     pub fn udp_payload_len(&self) -> u32 {
+        let padded = self.payload.len().wrapping_add(u32::from(self.pad));
+        debug_assert!(padded & 3 == 0, "a wrong pad count");
         u32::from(self.header_len)
-            .wrapping_add(self.payload.len())
-            .wrapping_add(u32::from(self.pad))
+            .wrapping_add(padded)
             .wrapping_add(crate::wire::ICRC_LEN)
     }
 }

@@ -133,6 +133,7 @@ pub const fn rnr_timer(code: u8) -> u64 {
 /// Returns the value of a five-bit code on the scale of credits and RNR timers: 0 to 3, and then
 /// 2^k and 1.5 * 2^k for each k.
 const fn scale(code: u8) -> u32 {
+    debug_assert!(code < 32, "a code of more than five bits");
     match code as u32 {
         n @ 0..4 => n,
         n => (2 | n & 1).wrapping_shl((n >> 1).wrapping_sub(1)),

@@ -27,7 +27,7 @@ macro_rules! header {
             pub fn from_bytes(bytes: &[u8; $name::LEN]) -> $name {
                 let rest = bytes.as_slice();
                 $(let ($field, rest) = take(rest);)+
-                let _: &[u8] = rest;
+                debug_assert!(rest.is_empty(), "a header is longer than its fields");
                 $name { $($field: $int::from_be_bytes($field) $(& $mask)?,)+ }
             }
 
@@ -37,7 +37,7 @@ macro_rules! header {
                 let mut bytes = [0; $name::LEN];
                 let rest = bytes.as_mut_slice();
                 $(let rest = put(rest, (self.$field $(& $mask)?).to_be_bytes());)+
-                let _: &[u8] = rest;
+                debug_assert!(rest.is_empty(), "a header is longer than its fields");
                 bytes
             }
         }
@@ -174,7 +174,10 @@ impl Feth {
 fn take<const N: usize>(header: &[u8]) -> ([u8; N], &[u8]) {
     match header.split_first_chunk() {
         Some((field, rest)) => (*field, rest),
-        None => ([0; N], &[]),
+        None => {
+            debug_assert!(false, "a field beyond its header");
+            ([0; N], &[])
+        }
     }
 }
 
@@ -186,7 +189,10 @@ fn put<const N: usize>(header: &mut [u8], field: [u8; N]) -> &mut [u8] {
             *place = field;
             rest
         }
-        None => &mut [],
+        None => {
+            debug_assert!(false, "a field beyond its header");
+            &mut []
+        }
     }
 }
 
