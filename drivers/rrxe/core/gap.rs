@@ -81,12 +81,17 @@ impl Default for GapDetector {
 impl GapDetector {
     /// Notes that the packet `arrived` has arrived, but `expected` has not.
     pub(crate) fn on_beyond(&mut self, expected: Psn, arrived: Psn, now: u64) {
+        debug_assert!(!expected.is_after(arrived), "a packet before the gap");
         self.open(expected, now);
         // The farthest packet of a gap long ago could otherwise count as one of the next 2^23.
         let is_stale = self.farthest.since(expected) >= MAX_DISTANCE;
         if is_stale || arrived.is_after(self.farthest) {
             self.farthest = arrived;
         }
+        debug_assert!(
+            !expected.is_after(self.farthest),
+            "the farthest packet precedes the gap"
+        );
     }
 
     /// Notes that the packet `expected` is missing. Returns the gap.
@@ -103,6 +108,8 @@ impl GapDetector {
     /// Notes that the packet `expected` is missing, and that `beyond` packets are buffered beyond
     /// it. Returns whether to report the gap, which [`GapDetector::report`] then notes.
     pub(crate) fn observe(&mut self, expected: Psn, beyond: u32, now: u64) -> bool {
+        debug_assert!(beyond != 0, "a gap with nothing beyond it");
+        self.assert_invariants();
         let gap = self.open(expected, now);
         gap.beyond = gap.beyond.max(beyond);
         let gap = *gap;
@@ -160,6 +167,7 @@ impl GapDetector {
 
     #[cold]
     fn close_gap(&mut self, gap: Gap, again: bool, now: u64) {
+        debug_assert!(self.gap.is_none(), "the closed gap is still open");
         let time = now.saturating_sub(gap.since);
         if !gap.reported {
             // A retransmission shows nothing.
@@ -181,6 +189,7 @@ impl GapDetector {
         // Losses have replaced reordering.
         self.packets = lowered(self.packets.into(), MIN_PACKETS.into()) as u32;
         self.delay = lowered(self.delay, MIN_DELAY);
+        self.assert_invariants();
     }
 
     /// Notes that a packet arrived which had arrived before.
@@ -206,13 +215,32 @@ impl GapDetector {
 
     /// Raises the tolerance to twice a gap that has closed by itself.
     fn raise(&mut self, beyond: u32, time: u64) {
+        self.assert_invariants();
         self.packets = beyond.saturating_mul(2).clamp(self.packets, MAX_PACKETS);
         self.delay = time.saturating_mul(2).clamp(self.delay, MAX_DELAY);
+    }
+
+    /// Asserts what holds between two events.
+    #[inline]
+    fn assert_invariants(&self) {
+        debug_assert!(
+            (MIN_PACKETS..=MAX_PACKETS).contains(&self.packets),
+            "the tolerated number of packets is out of bounds"
+        );
+        debug_assert!(
+            (MIN_DELAY..=MAX_DELAY).contains(&self.delay),
+            "the tolerated delay is out of bounds"
+        );
+        debug_assert!(
+            self.closed.iter().flatten().all(|(gap, _)| gap.reported),
+            "a closed gap was not reported"
+        );
     }
 }
 
 /// Returns a value lowered by a quarter, and at least by one, but not below `min`.
 fn lowered(value: u64, min: u64) -> u64 {
+    debug_assert!(value >= min, "a value below its minimum");
     let step = (value >> 2).max(1);
     value.saturating_sub(step).max(min)
 }

@@ -131,6 +131,10 @@ impl Reorder {
     /// for that.
     fn take<P>(&mut self, ring: &mut [Option<Buffered<P>>], n: u32) -> Option<Buffered<P>> {
         let buffered = ring.get_mut(self.index(ring.len(), n))?.take()?;
+        debug_assert!(
+            self.bytes >= buffered.counts(),
+            "more bytes leave than came"
+        );
         self.bytes = self.bytes.saturating_sub(buffered.counts());
         let next = ring.get_mut(self.index(ring.len(), n.wrapping_add(1)));
         let next = next.and_then(Option::as_mut);
@@ -142,7 +146,9 @@ impl Reorder {
     }
 
     fn take_first<P>(&mut self, ring: &mut [Option<Buffered<P>>]) -> Option<P> {
+        debug_assert!(self.len != 0, "a packet leaves an empty buffer");
         let first = self.take(ring, 0);
+        debug_assert!(first.is_some(), "the first slot is empty");
         self.head = self.head.wrapping_add(1);
         self.len = self.len.saturating_sub(1);
         first.map(|buffered| buffered.packet)
@@ -163,7 +169,45 @@ impl Reorder {
                 kept = kept.wrapping_add(1);
             }
         }
+        debug_assert!(kept <= self.len, "more packets are left than there were");
         self.len = kept;
+        self.assert_invariants(ring);
+    }
+
+    /// Asserts what holds between two calls. Packets before the expected PSN, which are about to be
+    /// dropped, may be out of order.
+    fn assert_invariants<P>(&self, ring: &[Option<Buffered<P>>]) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.len as usize <= ring.len(), "more packets than slots");
+        let packets = || (0..self.len).map(|n| self.get(ring, n));
+        debug_assert!(
+            packets().all(|packet| packet.is_some()),
+            "an empty slot between packets"
+        );
+        debug_assert!(
+            ring.iter().flatten().count() == self.len as usize,
+            "a packet in a slot that is not in use"
+        );
+        let counted = packets().flatten().map(Buffered::counts);
+        debug_assert!(
+            self.bytes == counted.fold(0, usize::saturating_add),
+            "the bytes are not those of the packets"
+        );
+        debug_assert!(
+            packets()
+                .flatten()
+                .all(|packet| packet.arrived >= self.oldest),
+            "a packet is older than the oldest"
+        );
+        debug_assert!(
+            packets()
+                .take(1)
+                .flatten()
+                .all(|first| !first.shares_memory),
+            "the first packet shares the memory of none"
+        );
     }
 
     /// Drops packets that are older than [`MAX_AGE`].
@@ -177,6 +221,10 @@ impl Reorder {
         let left = (0..self.len).filter_map(|n| self.get(ring, n));
         let oldest = left.map(|buffered| buffered.arrived).min();
         self.oldest = oldest.unwrap_or(now);
+        debug_assert!(
+            self.expires().is_none_or(|until| until > now),
+            "an expired packet is left"
+        );
     }
 
     /// Buffers a packet that comes after `expected`, the expected PSN. All buffered packets may
@@ -200,6 +248,13 @@ impl Reorder {
         if !capacity.is_power_of_two() {
             return Some(buffered.packet);
         }
+        debug_assert!(
+            !buffered.shares_memory
+                || self
+                    .last(ring)
+                    .is_some_and(|last| last.psn == buffered.psn.prev()),
+            "shared memory without the packet before"
+        );
         // The packet nearly always belongs at or near the end.
         let distance = buffered.psn.since(expected);
         let mut at = self.len;
@@ -236,6 +291,7 @@ impl Reorder {
             *slot = Some(buffered);
             self.len = self.len.wrapping_add(1);
         }
+        self.assert_invariants(ring);
         None
     }
 
@@ -272,9 +328,14 @@ impl Reorder {
         }
         for (n, to) in (0..self.len).zip(to) {
             let index = self.index(from.len(), n);
+            debug_assert!(to.is_none(), "the new ring is in use");
             *to = from.get_mut(index).and_then(Option::take);
         }
         self.head = 0;
+        debug_assert!(
+            from.iter().all(Option::is_none),
+            "a packet is left in the old ring"
+        );
     }
 
     /// Drops all packets.
@@ -282,6 +343,7 @@ impl Reorder {
         while self.len != 0 {
             drop(self.take_first(ring));
         }
+        debug_assert!(self.bytes == 0, "an empty buffer takes bytes");
     }
 }
 
