@@ -110,6 +110,10 @@ impl RateLimiter {
         // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
         let waits = self.paid_until >= now.saturating_add(BURST);
         self.wakeup = waits.then_some(self.paid_until.saturating_sub(BURST >> 1));
+        debug_assert!(
+            self.wakeup.is_none_or(|at| at > now),
+            "a delayed packet may leave now"
+        );
         !waits
     }
 
@@ -202,6 +206,12 @@ impl RateLimiter {
         limit.alpha_from = now;
         limit.raise_from = now;
         limit.set();
+        debug_assert!(limit.alpha <= ONE, "an estimate of more than 1.0");
+        debug_assert!(limit.target >= MIN_RATE, "a target below the minimum rate");
+        debug_assert!(
+            limit.current <= limit.target,
+            "a notification leaves the rate above its target"
+        );
         let before = self.limit.replace(limit);
         before.is_none_or(|before| limit.current < before.current)
     }
@@ -252,6 +262,10 @@ impl RateLimiter {
             limit.alpha_from = limit.alpha_from.saturating_add(ALPHA_INTERVAL);
             limit.alpha = limit.alpha.saturating_sub(limit.alpha >> WEIGHT_SHIFT);
         }
+        debug_assert!(
+            now.saturating_sub(limit.raise_from) < RAISE_INTERVAL,
+            "a step is left that is due"
+        );
     }
 }
 
@@ -277,5 +291,6 @@ impl Limit {
         self.current = self.current.max(MIN_RATE);
         const NS_SHIFTED: u64 = 1_000_000_000 << 16;
         self.ns_per_byte = NS_SHIFTED.checked_div(self.current).unwrap_or(NS_SHIFTED);
+        debug_assert!(self.ns_per_byte != 0, "a limit that limits nothing");
     }
 }

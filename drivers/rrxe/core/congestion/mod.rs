@@ -227,6 +227,10 @@ impl CongestionControl for Congestion {
     fn on_ack(&mut self, acknowledgement: &Acknowledgement) {
         self.window.on_ack(acknowledgement);
         let interval = self.window.interval(acknowledgement.srtt);
+        debug_assert!(
+            interval.is_none() || self.window.is_paced(),
+            "a window without pacing has an interval"
+        );
         self.rate.pace(interval.unwrap_or(0));
     }
 

@@ -189,6 +189,7 @@ impl Window {
     /// peer that drops out-of-order packets reports a gap at once, so even fewer do.
     #[inline]
     pub(super) fn ackreq_after(&self) -> u32 {
+        debug_assert!(self.size != 0, "the window is closed");
         let few = if self.drops {
             MAX_ACKREQ_DISTANCE
         } else {
@@ -228,6 +229,36 @@ impl Window {
         } else {
             self.measure(ack);
         }
+        self.assert_invariants();
+    }
+
+    /// Asserts what holds between two events.
+    #[inline]
+    fn assert_invariants(&self) {
+        debug_assert!(
+            (MIN_SHARE..=MAX_WINDOW).contains(&self.size),
+            "the window is out of bounds"
+        );
+        debug_assert!(
+            (WINDOW..=MAX_WINDOW).contains(&self.ceiling),
+            "the ceiling of the window is out of bounds"
+        );
+        debug_assert!(
+            self.threshold >= MIN_SHARE,
+            "the threshold is below every window"
+        );
+        debug_assert!(
+            self.capacity <= MAX_WINDOW / 2,
+            "the measured capacity is out of bounds"
+        );
+        debug_assert!(
+            self.delivered <= MAX_WINDOW / 2,
+            "the measured delivery is out of bounds"
+        );
+        debug_assert!(
+            !self.is_recovering || self.reduction.is_some(),
+            "a recovery without a reduction"
+        );
     }
 
     /// Applies a change. Returns whether it reduces the window: its size, or the size up to which
@@ -263,6 +294,7 @@ impl Window {
         self.threshold = self.size;
         self.acknowledged = 0;
         self.is_recovering = true;
+        self.assert_invariants();
     }
 
     /// Takes the reduction for this packet back.
@@ -272,6 +304,7 @@ impl Window {
             self.size = self.size.max(size);
             self.threshold = self.threshold.max(threshold);
             self.is_recovering = false;
+            self.assert_invariants();
         }
     }
 
@@ -307,14 +340,19 @@ impl Window {
     pub(super) fn on_drained(&mut self, time: u64) {
         let shorter = time.min(self.round_trip);
         let capacity = u64::from(self.capacity).saturating_mul(shorter);
-        // The result is at most the old value.
-        self.capacity = capacity.checked_div(self.round_trip).unwrap_or(0) as u32;
+        let capacity = capacity.checked_div(self.round_trip).unwrap_or(0);
+        debug_assert!(
+            capacity <= self.capacity.into(),
+            "a shorter round trip raises the capacity"
+        );
+        self.capacity = capacity as u32;
         self.round_trip = shorter;
     }
 
     /// Grows the window by the acknowledged packets, to a peer that keeps out-of-order packets.
     #[inline]
     fn grow(&mut self, packets: u32, queues: bool) {
+        debug_assert!(packets != 0, "an acknowledgement of no packet");
         self.loss_rate.on_ack(packets);
         if self.size < self.threshold {
             let first = self.threshold == u32::MAX;
