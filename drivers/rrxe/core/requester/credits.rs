@@ -35,6 +35,10 @@ impl Credits {
     #[inline]
     pub(super) fn on_completed(&mut self, op: SendOp) {
         self.completed = self.completed.wrapping_add(u32::from(op.uses_receive()));
+        debug_assert!(
+            self.sent == self.completed || is_beyond(self.sent, self.completed),
+            "a message completes that was not sent"
+        );
     }
 
     /// Returns whether another message may be sent.
@@ -53,6 +57,10 @@ impl Credits {
         if self.limit.is_none_or(|limit| is_beyond(granted, limit)) {
             self.limit = Some(granted);
         }
+        debug_assert!(
+            self.limit.is_some_and(|limit| !is_beyond(granted, limit)),
+            "the peer granted more than the limit"
+        );
     }
 }
 

@@ -95,6 +95,7 @@ enum Stage {
 impl Repair {
     /// Returns a pending repair, the first one of these packets.
     fn new(cause: Cause, len: u32, at: Option<u64>) -> Repair {
+        debug_assert!((1..=MAX_REPAIR).contains(&len), "the length of a repair");
         Repair {
             cause,
             len,
@@ -162,6 +163,24 @@ impl Loss {
         }
     }
 
+    /// Returns whether the unanswered part of the oldest READ or atomic was retransmitted.
+    pub(super) fn has_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Asserts what holds between two events.
+    pub(super) fn assert_invariants(&self) {
+        debug_assert!(
+            self.repair
+                .is_none_or(|repair| (1..=MAX_REPAIR).contains(&repair.len)),
+            "the length of a repair is out of bounds"
+        );
+        debug_assert!(
+            self.early_alone <= MAX_EARLY_ALONE,
+            "too many early acknowledgements were accepted"
+        );
+    }
+
     /// Returns whether a gap has not been asked for yet.
     pub(super) fn gaps_are_due(&self) -> bool {
         self.scoreboard.has_due_gap()
@@ -208,6 +227,10 @@ impl<C: CongestionControl> Requester<C> {
     /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
     /// of `len` packets.
     pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
+        debug_assert!(
+            self.has_unacknowledged(),
+            "a packet is lost that was not sent"
+        );
         if self.rtt.srtt() == 0 {
             // The time since the flight began, an upper bound, is the first sample. Without one,
             // the loss of a retransmission in the first flight would wait for the consumer's timer.
@@ -254,6 +277,10 @@ impl<C: CongestionControl> Requester<C> {
         let Some(repair) = &mut self.loss.repair else {
             return 0;
         };
+        debug_assert!(
+            matches!(repair.stage, Stage::Due(None)),
+            "a repair that was not due"
+        );
         repair.stage = Stage::Sent(now);
         repair.recovery_point = self.max_psn;
         let repair = *repair;
@@ -417,6 +444,11 @@ impl<C: CongestionControl> Requester<C> {
     ) -> Option<Repaired> {
         let una = self.una;
         let advanced = una.since(before);
+        debug_assert!(advanced != 0, "progress without an acknowledged packet");
+        debug_assert!(
+            advanced <= self.max_psn.since(before),
+            "a packet is acknowledged that was not sent"
+        );
         let jumped = self.send_psn.since(before) < advanced;
         if jumped {
             self.send_psn = una;
@@ -486,6 +518,10 @@ impl<C: CongestionControl> Requester<C> {
     ) -> Option<Repaired> {
         let repair = self.loss.repair.take()?;
         let Repair { cause, len, .. } = repair;
+        debug_assert!(
+            advanced != 0,
+            "the acknowledgement of no packet ends a repair"
+        );
         let at = match repair.stage {
             // The peer answered without a retransmission: it had kept the packet. (If only an
             // answer was lost, the peer had no gap, and the test shows nothing.)
@@ -599,6 +635,7 @@ impl<C: CongestionControl> Requester<C> {
             MIN_PTO
         };
         let wait = self.rtt.rto(repair, min);
+        debug_assert!(wait != 0, "a probe without delay");
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
         let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps)));
         let before_deadline = self.ack_deadline.is_some_and(|deadline| at < deadline);
@@ -621,5 +658,9 @@ impl<C: CongestionControl> Requester<C> {
             repair.peer_test = false;
         }
         repair.stage = Stage::Due(None);
+        debug_assert!(
+            self.loss.probe_at.is_none(),
+            "the probe timer is still armed"
+        );
     }
 }

@@ -10,6 +10,7 @@
 //! slots, and so has the same PSNs, opcodes and payload split (F-07).
 
 mod credits;
+mod invariants;
 mod loss;
 mod peer;
 mod request;
@@ -306,6 +307,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Sets the first PSN to send: the low 24 bits (B-02). Valid only while nothing is outstanding.
     pub fn set_psn(&mut self, psn: u32) {
+        debug_assert!(!self.has_unacknowledged(), "the PSN of a packet changes");
         self.una = Psn::new(psn);
         self.send_psn = self.una;
         self.max_psn = self.una;
@@ -368,6 +370,10 @@ impl<C: CongestionControl> Requester<C> {
     pub fn next_timeout(&self) -> Option<u64> {
         // The rate may have delayed a retransmission that is no longer needed.
         let wakeup = self.congestion.wakeup();
+        debug_assert!(
+            self.head != self.tail || self.ack_deadline.is_none(),
+            "a timer is armed without a work request"
+        );
         crate::earliest([
             self.ack_deadline,
             self.rnr_wait.map(|wait| wait.until),
@@ -443,7 +449,9 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns the number of work requests posted and not completed.
     #[inline]
     pub fn outstanding(&self) -> u32 {
-        self.head.wrapping_sub(self.tail)
+        let outstanding = self.head.wrapping_sub(self.tail);
+        debug_assert!(outstanding <= u32::MAX >> 1, "the cursors have crossed");
+        outstanding
     }
 }
 

@@ -183,6 +183,7 @@ impl<P> SendSlot<P> {
     /// Returns the PSN of the last packet. Valid only after the start.
     #[inline]
     pub(super) fn last_psn(&self) -> Psn {
+        debug_assert!(self.progress.packets != 0, "a work request without packets");
         self.progress
             .first_psn
             .add(self.progress.packets.wrapping_sub(1))
@@ -257,12 +258,14 @@ impl<C: CongestionControl> Requester<C> {
         if counter == self.head {
             return None;
         }
+        debug_assert!(slots.len().is_power_of_two(), "a ring of the wrong size");
         slots.get(counter as usize & slots.len().wrapping_sub(1))
     }
 
     /// Returns the slot at this counter value.
     #[inline]
     pub(super) fn slot_mut<P>(slots: &mut [SendSlot<P>], counter: u32) -> Option<&mut SendSlot<P>> {
+        debug_assert!(slots.len().is_power_of_two(), "a ring of the wrong size");
         slots.get_mut(counter as usize & slots.len().wrapping_sub(1))
     }
 
@@ -317,6 +320,14 @@ impl<C: CongestionControl> Requester<C> {
             },
             ..SlotProgress::default()
         };
+        debug_assert!(
+            self.supports(slot.op),
+            "the service does not support the operation"
+        );
+        debug_assert!(
+            slot.length <= MAX_MESSAGE,
+            "a message of more than 2^31 bytes"
+        );
         self.head = self.head.wrapping_add(1);
     }
 }

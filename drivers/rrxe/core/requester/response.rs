@@ -53,6 +53,10 @@ impl<C: CongestionControl> Requester<C> {
             self.gaps.duplicate(packet.psn());
             return self.drop_packet();
         }
+        debug_assert!(
+            packet.packets == 1 || packet.operation == Operation::ReadResponseMiddle,
+            "a burst of other packets than READ responses"
+        );
         use Operation as O;
         // Only a positive acknowledgement has credits.
         let handled = match (packet.operation, packet.ext) {
@@ -79,6 +83,7 @@ impl<C: CongestionControl> Requester<C> {
         outcome.merge(self.take_refused(cx));
         outcome.merge(self.complete_failed(cx));
         outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
+        self.assert_invariants(cx.slots);
         outcome
     }
 
@@ -146,10 +151,12 @@ impl<C: CongestionControl> Requester<C> {
         if beyond == 0 || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
-        if self.gaps.observe(self.una, beyond, now) {
-            return self.report_gap(cx);
+        if !self.gaps.observe(self.una, beyond, now) {
+            return Outcome::default();
         }
-        Outcome::default()
+        let outcome = self.report_gap(cx);
+        self.assert_invariants(cx.slots);
+        outcome
     }
 
     /// Handles expired timers. An early call is harmless.
@@ -180,6 +187,11 @@ impl<C: CongestionControl> Requester<C> {
             outcome.merge(self.retry(cx));
         }
         outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
+        debug_assert!(
+            self.next_timeout().is_none_or(|at| at > cx.now),
+            "an expired timer is still armed"
+        );
+        self.assert_invariants(cx.slots);
         outcome
     }
 
@@ -324,6 +336,10 @@ impl<C: CongestionControl> Requester<C> {
         let slot = read.ok_or(Status::BadResp)?;
         let at = psn.since(slot.progress.first_psn);
         let last = at.wrapping_add(1) == slot.progress.packets;
+        debug_assert!(
+            packet.packets < slot.progress.packets.saturating_sub(at).max(2),
+            "a burst includes the last response"
+        );
         if !slot.may_be_answered_by(packet.operation, at == 0, last) {
             // A responder that lost a response on its own side may continue with the opcode of the
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
@@ -400,12 +416,18 @@ impl<C: CongestionControl> Requester<C> {
     /// Acknowledges everything before `limit`, which is at most one beyond the last PSN sent:
     /// completes SENDs and WRITEs, and stops at a READ or atomic.
     fn acknowledge(&mut self, cx: &mut Ctx<'_, impl Env>, limit: Psn) -> Acked {
+        debug_assert!(
+            limit.since(self.una) <= self.max_psn.since(self.una),
+            "an acknowledgement of what was not sent"
+        );
         let before = self.una;
         let mut unanswered_read = false;
         while self.una != limit && !unanswered_read {
             let Some(slot) = self.slot(cx.slots, self.tail) else {
+                debug_assert!(false, "a PSN is outstanding without a work request");
                 break;
             };
+            debug_assert!(!slot.op.is_local(), "a local operation is outstanding");
             let end = slot.last_psn().next();
             if slot.op.is_read_or_atomic() {
                 unanswered_read = true;
@@ -443,6 +465,7 @@ impl<C: CongestionControl> Requester<C> {
         if longer > MAX_RNR_BACKOFF {
             until = until.max(cx.env.reserve_rnr_retry(cx.now));
         }
+        debug_assert!(until >= cx.now, "a wait until a time that is over");
         self.rnr_wait = Some(RnrWait { from, until });
     }
 
@@ -513,6 +536,10 @@ impl<C: CongestionControl> Requester<C> {
             return false;
         };
         if slot.op.is_read_or_atomic() && slot.is_started() {
+            debug_assert!(
+                self.reads != 0 || self.state != State::Ready,
+                "READs and atomics are miscounted"
+            );
             self.reads = self.reads.saturating_sub(1);
         }
         let completion = slot.completion(status, syndrome);
@@ -529,7 +556,8 @@ impl<C: CongestionControl> Requester<C> {
     /// Completes the oldest work request, which is acknowledged or answered, and the executed local
     /// operations after it.
     fn complete_answered(&mut self, cx: &mut Ctx<'_, impl Env>) {
-        self.complete_tail(cx, Status::Success, 0);
+        let completed = self.complete_tail(cx, Status::Success, 0);
+        debug_assert!(completed, "no work request completes");
         self.complete_local(cx);
     }
 
@@ -554,7 +582,9 @@ impl<C: CongestionControl> Requester<C> {
     /// and UD enter SQE (J-09, J-11). [`Requester::poll_transmit`] flushes the work requests after
     /// it.
     fn fail_tail(&mut self, cx: &mut Ctx<'_, impl Env>, status: Status, syndrome: u8) -> Outcome {
-        self.complete_tail(cx, status, syndrome);
+        debug_assert!(status != Status::Success, "a failure without a reason");
+        let failed = self.complete_tail(cx, status, syndrome);
+        debug_assert!(failed, "no work request fails");
         let fatal = self.service.is_reliable();
         self.state = if fatal {
             State::Error
@@ -572,7 +602,10 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Completes at most [`MAX_FLUSH`] work requests as flushed.
     pub(super) fn flush(&mut self, cx: &mut Ctx<'_, impl Env>) {
-        debug_assert!(matches!(self.state, State::SendError | State::Error));
+        debug_assert!(
+            matches!(self.state, State::SendError | State::Error),
+            "work requests are flushed in a state that executes them"
+        );
         for _ in 0..MAX_FLUSH {
             let Some(slot) = self.slot(cx.slots, self.tail) else {
                 return;

@@ -50,6 +50,7 @@ impl Estimate {
             .saturating_sub(self.srtt >> 3)
             .saturating_add(time >> 3)
             .max(1);
+        debug_assert!(self.srtt != 0, "a sample looks like none");
     }
 }
 
@@ -88,6 +89,32 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
+    /// Asserts what holds between two events.
+    pub(super) fn assert_invariants(&self) {
+        let [before, latest] = self.shortest;
+        debug_assert!(
+            before == 0 || latest != 0,
+            "an earlier round trip without a later one"
+        );
+        debug_assert!(
+            (self.min == 0) == (latest == 0),
+            "the shortest round trip is that of no period"
+        );
+        debug_assert!(
+            self.min <= latest,
+            "the latest period has a shorter round trip"
+        );
+        debug_assert!(
+            (self.base == 0) == (self.min == 0),
+            "a round trip without a shortest one"
+        );
+        debug_assert!(
+            self.longer < MAX_LONGER,
+            "the path has become longer unnoticed"
+        );
+        debug_assert!(self.superfluous <= MAX_BACK_OFF, "too long a back-off");
+    }
+
     /// Returns the estimate of ordinary packets, or of repairs before the first sample.
     fn estimate(&self) -> Estimate {
         match self.packets.srtt {

@@ -71,8 +71,29 @@ impl Scoreboard {
             .any(|gap| gap.asked && psn.since(gap.from) < gap.until.since(gap.from))
     }
 
+    /// Asserts what holds between two events, with this number of PSNs outstanding from `una` on.
+    pub(super) fn assert_invariants(&self, una: Psn, outstanding: u32) {
+        for (n, gap) in self.gaps.iter().enumerate() {
+            let Some(gap) = gap else {
+                continue;
+            };
+            debug_assert!(gap.until.is_after(gap.from), "a gap without a response");
+            debug_assert!(
+                gap.until.since(una).wrapping_sub(1) < outstanding,
+                "a gap that is answered or was never sent"
+            );
+            let mut others = self.gaps.iter().skip(n.wrapping_add(1)).flatten();
+            debug_assert!(
+                others.all(|other| other.until != gap.until),
+                "two gaps of one READ"
+            );
+        }
+    }
+
     /// Adds a gap. Returns whether it is in the list now.
     fn push(&mut self, gap: Gap) -> bool {
+        debug_assert!(gap.until.is_after(gap.from), "a gap without a response");
+        debug_assert!(!gap.asked, "a new gap that was asked for");
         if self.gaps.iter().flatten().any(|g| g.until == gap.until) {
             return true;
         }
@@ -95,6 +116,7 @@ impl Scoreboard {
 impl<C: CongestionControl> Requester<C> {
     /// Notes a READ response beyond `una`.
     pub(super) fn note_answer<P>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
+        debug_assert!(self.is_outstanding(psn), "a response to no request");
         let at = psn.since(self.una);
         let before = self.distance(self.loss.scoreboard.seen);
         if at >= before {

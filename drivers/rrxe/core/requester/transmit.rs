@@ -53,6 +53,11 @@ impl<C: CongestionControl> Requester<C> {
         poll.progress.fatal = outcome.fatal;
         poll.progress.sqe = outcome.sqe;
         poll.progress.more |= self.is_flushing();
+        debug_assert!(
+            poll.progress.sent <= poll.budget,
+            "more packets were sent than permitted"
+        );
+        self.assert_invariants(cx.slots);
         poll.progress
     }
 
@@ -60,6 +65,8 @@ impl<C: CongestionControl> Requester<C> {
     /// queue can go on.
     #[inline]
     fn execute_next(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
+        debug_assert!(self.next != self.head, "no work request is left to execute");
+        debug_assert!(poll.progress.sent < poll.budget, "no packet is permitted");
         let Some(slot) = Self::slot_mut(cx.slots, self.next) else {
             return false;
         };
@@ -184,6 +191,7 @@ impl<C: CongestionControl> Requester<C> {
         let Some(slot) = Self::slot_mut(cx.slots, number) else {
             return Err(TxError::Local(Fault::Malformed));
         };
+        debug_assert!(slot.contains(psn), "a retransmission of what was not sent");
         let packet = self.build(slot, psn, true);
         if let Err(error) = cx.env.transmit(&packet, slot) {
             poll.progress.more |= error == TxError::NoRoom;
@@ -274,7 +282,9 @@ impl<C: CongestionControl> Requester<C> {
             .min(room)
             .min(max)
             .min(self.congestion.burst(now));
-        middle.min(alike).min(sendable).max(1)
+        let burst = middle.min(alike).min(sendable).max(1);
+        debug_assert!(burst <= max.max(1), "a burst exceeds the budget");
+        burst
     }
 
     /// Sends the packet at `send_psn`, or a burst of up to `max` packets. Returns how many were
@@ -300,12 +310,21 @@ impl<C: CongestionControl> Requester<C> {
                 || self.rtt.is_unknown() && self.send_psn == self.max_psn
                 || self.since_ackreq.wrapping_add(1) >= self.congestion.ackreq_after()
                 || self.congestion.take_ackreq(now));
+        debug_assert!(
+            burst == 1 || !last,
+            "the last packet is in the middle of a message"
+        );
         let packet = self.build(slot, self.send_psn, ackreq);
         let (sent, result) = if burst > 1 {
             env.transmit_burst(&packet, burst, slot)
         } else {
             taken(env.transmit(&packet, slot))
         };
+        debug_assert!(sent <= burst, "more packets were taken than offered");
+        debug_assert!(
+            result.is_err() || sent == burst,
+            "packets were refused without a reason"
+        );
         if sent != 0 {
             self.congestion.on_sent(now, packet.udp_payload_len(), sent);
             self.note_sent(slot, now, sent, ackreq);
@@ -321,6 +340,11 @@ impl<C: CongestionControl> Requester<C> {
             SendOp::Read => slot.last_psn().next().since(self.send_psn),
             _ => packets,
         };
+        debug_assert!(psns >= packets, "a packet without a PSN");
+        debug_assert!(
+            slot.op != SendOp::Read || packets == 1,
+            "a READ is one request packet"
+        );
         let since_ackreq = self.since_ackreq.wrapping_add(packets);
         self.since_ackreq = if ackreq { 0 } else { since_ackreq };
         if !slot.is_started() {
@@ -364,6 +388,9 @@ impl<C: CongestionControl> Requester<C> {
     #[inline(always)]
     fn build<P>(&self, slot: &SendSlot<P>, psn: Psn, ackreq: bool) -> TxPacket {
         let at = psn.since(slot.progress.first_psn);
+        debug_assert!(at < slot.progress.packets, "a packet beyond the message");
+        debug_assert!(!slot.op.is_local(), "a local operation has no packet");
+        debug_assert!(slot.fault.is_none(), "a malformed work request is sent");
         let last = slot.ends_at(at);
         let operation = slot.operation(at == 0, last);
         let offset = self.mtu.offset(at);
@@ -437,6 +464,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Executes a local operation, unless that was done before a retransmission. Returns whether
     /// the queue can go on.
     fn run_local<E: Env>(&self, slot: &mut SendSlot<E::Local>, env: &mut E) -> bool {
+        debug_assert!(slot.op.is_local(), "a packet is executed locally");
         if !self.local_may_run(slot) {
             return false;
         }
@@ -468,6 +496,10 @@ impl<C: CongestionControl> Requester<C> {
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
         let timeout = self.ack_timeout.filter(|_| self.una != self.max_psn);
         self.ack_deadline = timeout.map(|time| now.saturating_add(time));
+        debug_assert!(
+            self.service.is_reliable(),
+            "an unreliable service waits for a response"
+        );
     }
 
     /// Returns whether this PSN was sent and is not acknowledged.

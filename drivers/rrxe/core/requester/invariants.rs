@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What holds for a requester between two events. Builds with debug assertions check it after each
+//! event: the tests, the simulation, the model, the fuzzers, and kernels with
+//! CONFIG_RUST_DEBUG_ASSERTIONS.
+
+use super::loss::MAX_UNCOUNTED_RETRIES;
+use super::request::SlotState;
+use super::{RecoveryMode, Requester, SendOp, SendSlot, State};
+use crate::congestion::CongestionControl;
+use crate::psn::MAX_OUTSTANDING;
+
+/// Maximum number of work requests that are examined after an event.
+const MAX_EXAMINED: u32 = 64;
+
+impl<C: CongestionControl> Requester<C> {
+    /// Asserts what holds between two events.
+    #[inline]
+    pub(super) fn assert_invariants<P>(&self, slots: &[SendSlot<P>]) {
+        if cfg!(debug_assertions) {
+            self.assert_cursors(slots);
+            self.assert_psns();
+            self.assert_timers();
+            self.assert_retries();
+            self.assert_slots(slots);
+            let outstanding = self.max_psn.since(self.una);
+            self.loss
+                .scoreboard
+                .assert_invariants(self.una, outstanding);
+            self.rtt.assert_invariants();
+        }
+    }
+
+    /// Asserts the order of the cursors in the ring of slots.
+    fn assert_cursors<P>(&self, slots: &[SendSlot<P>]) {
+        let outstanding = self.head.wrapping_sub(self.tail);
+        debug_assert!(
+            self.next.wrapping_sub(self.tail) <= outstanding,
+            "a work request is sent that was not posted"
+        );
+        debug_assert!(
+            outstanding as usize <= slots.len(),
+            "more work requests than slots"
+        );
+        debug_assert!(
+            outstanding == 0 || slots.len().is_power_of_two(),
+            "a work request in a ring of the wrong size"
+        );
+    }
+
+    /// Asserts the order of the PSNs: `una` <= `send_psn` <= `max_psn`.
+    fn assert_psns(&self) {
+        let outstanding = self.max_psn.since(self.una);
+        let sent = self.send_psn.since(self.una);
+        debug_assert!(sent <= outstanding, "the next PSN is beyond the last one");
+        debug_assert!(
+            outstanding <= MAX_OUTSTANDING,
+            "more PSNs outstanding than a responder can tell apart"
+        );
+        debug_assert!(
+            self.response_psns <= sent,
+            "more responses are expected than PSNs are outstanding"
+        );
+        debug_assert!(
+            outstanding == 0 || self.service.is_reliable(),
+            "an unreliable service expects an acknowledgement"
+        );
+        debug_assert!(
+            outstanding == 0 || self.head != self.tail,
+            "a PSN is outstanding without a work request"
+        );
+        debug_assert!(
+            outstanding == 0 || self.state == State::Ready,
+            "a PSN is outstanding in a state that receives nothing"
+        );
+        let timed = self.rtt.timed.map(|(psn, _)| psn);
+        debug_assert!(
+            timed.is_none_or(|psn| self.is_outstanding(psn)),
+            "the timed packet is acknowledged"
+        );
+        let ahead = self.credits.sent.wrapping_sub(self.credits.completed);
+        debug_assert!(
+            ahead <= self.next.wrapping_sub(self.tail),
+            "more messages use credits than were sent"
+        );
+    }
+
+    /// Asserts that a timer is armed only if something is pending.
+    fn assert_timers(&self) {
+        let pending = self.una != self.max_psn;
+        debug_assert!(
+            self.ack_deadline.is_none() || pending,
+            "the acknowledge timer is armed without a packet"
+        );
+        debug_assert!(
+            self.ack_deadline.is_none() || self.ack_timeout.is_some(),
+            "the acknowledge timer is armed but disabled"
+        );
+        debug_assert!(
+            self.loss.probe_at.is_none() || self.send_psn != self.una,
+            "the probe timer is armed without a packet in flight"
+        );
+        debug_assert!(
+            self.loss.probe_at.is_none() || self.ack_timeout.is_some(),
+            "the probe timer is armed without an acknowledge timer"
+        );
+        debug_assert!(
+            self.loss.probe_at.is_none() || self.mode == RecoveryMode::Selective,
+            "a strict requester probes"
+        );
+        debug_assert!(
+            self.rnr_wait
+                .is_none_or(|wait| self.is_outstanding(wait.from)),
+            "the request that waits for the receiver is acknowledged"
+        );
+        debug_assert!(
+            self.loss.repair.is_none() || pending,
+            "a repair without a packet to repair"
+        );
+    }
+
+    /// Asserts the bounds of the retry counts, and what is known of the peer.
+    fn assert_retries(&self) {
+        debug_assert!(
+            self.retry_count <= 7,
+            "a retry count of more than three bits"
+        );
+        debug_assert!(
+            self.retries_left <= self.retry_count,
+            "more retries are left than there are"
+        );
+        debug_assert!(
+            self.rnr_retry <= 7,
+            "an RNR retry count of more than three bits"
+        );
+        debug_assert!(
+            self.rnr_retries_left <= self.rnr_retry,
+            "more RNR retries are left than there are"
+        );
+        debug_assert!(
+            self.uncounted_retries <= MAX_UNCOUNTED_RETRIES,
+            "too many retries were not counted"
+        );
+        debug_assert!(
+            self.mode == RecoveryMode::Selective || self.arq.drops(),
+            "a strict requester expects the peer to keep packets"
+        );
+        debug_assert!(self.congestion.window() != 0, "the window is closed");
+        self.loss.assert_invariants();
+    }
+
+    /// Asserts the states and the PSNs of the oldest work requests. They are executed in order, so
+    /// none has started behind one that has not.
+    fn assert_slots<P>(&self, slots: &[SendSlot<P>]) {
+        if self.state != State::Ready {
+            return;
+        }
+        let tail = self.slot(slots, self.tail);
+        debug_assert!(
+            tail.is_none_or(|slot| !slot.op.is_local() || !slot.is_started()),
+            "an executed local operation is not complete"
+        );
+        let asked = self.loss.has_asked();
+        debug_assert!(
+            !asked || tail.is_some_and(|slot| slot.op.is_read_or_atomic()),
+            "a READ was asked for again that is complete"
+        );
+        let (mut number, mut psn, mut reads) = (self.tail, self.una, 0_u32);
+        let mut waiting = false;
+        for _ in 0..MAX_EXAMINED {
+            let Some(slot) = self.slot(slots, number) else {
+                break;
+            };
+            match slot.progress.state {
+                SlotState::Failed(_) => return,
+                SlotState::Posted => waiting = true,
+                SlotState::Started => {
+                    debug_assert!(!waiting, "a work request has overtaken another one");
+                }
+            }
+            debug_assert!(slot.progress.packets != 0, "a work request without packets");
+            if slot.is_started() && !slot.op.is_local() {
+                debug_assert!(
+                    slot.contains(psn),
+                    "the PSNs of two work requests are not adjacent"
+                );
+                psn = slot.last_psn().next();
+                reads = reads.wrapping_add(u32::from(slot.op.is_read_or_atomic()));
+                let last = slot.op == SendOp::Read || slot.progress.packets == 1;
+                debug_assert!(
+                    !last || slot.last_psn().since(self.una) < self.max_psn.since(self.una),
+                    "a request was sent without all of its PSNs"
+                );
+            }
+            number = number.wrapping_add(1);
+        }
+        if self.slot(slots, number).is_none() {
+            debug_assert!(
+                reads == u32::from(self.reads),
+                "READs and atomics are miscounted"
+            );
+        }
+        let next = self.slot(slots, self.next);
+        debug_assert!(
+            next.is_none_or(|slot| !slot.is_started()
+                || slot.op.is_local()
+                || slot.contains(self.send_psn)),
+            "the next PSN is not one of the next work request"
+        );
+        debug_assert!(
+            next.is_none_or(
+                |slot| slot.progress.state != SlotState::Posted || self.send_psn == self.max_psn
+            ),
+            "a new work request would use a PSN again"
+        );
+    }
+}
