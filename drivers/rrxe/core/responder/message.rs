@@ -4,7 +4,8 @@
 //! lengths).
 
 use super::{
-    Message, RecvCompletion, RecvOpcode, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
+    Message, RecvCompletion, RecvOpcode, RemoteAccess, ResourceRing, Responder,
+    ResponderEnv as Env, State,
 };
 use crate::wire::{Operation, Reth};
 use crate::{requester, Ext, Fault, Packet, Service, Status};
@@ -85,6 +86,10 @@ impl<R: ResourceRing> Responder<R> {
     #[inline]
     pub(super) fn on_send_or_write(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         let part = MessagePart::of(packet.operation).ok_or(Refusal::Invalid)?;
+        debug_assert!(
+            packet.packets == 1 || !part.is_first && !part.is_last,
+            "a burst with the start or the end of a message"
+        );
         // G-04. Only packets in the middle of a message form a burst.
         let max = self.mtu.bytes().saturating_mul(packet.packets);
         let fits = match packet.payload_len {
@@ -167,6 +172,7 @@ impl<R: ResourceRing> Responder<R> {
         if !part.is_last {
             let va = va.wrapping_add(u64::from(len));
             let len = rest.len.saturating_sub(len);
+            debug_assert!(len != 0, "nothing is left for the last packet");
             let rest = Reth { va, rkey, len };
             self.message = Message::Write { rest, total };
             return Ok(());
@@ -179,6 +185,10 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     fn end_message(&mut self) {
+        debug_assert!(
+            self.state == State::Ready,
+            "a message ends that was not accepted"
+        );
         self.message = Message::None;
         if self.service.is_reliable() {
             self.msn = self.msn.next();
@@ -210,6 +220,11 @@ impl<R: ResourceRing> Responder<R> {
             }
             _ => {}
         }
+        debug_assert!(self.recv.is_some(), "no receive work request completes");
+        debug_assert!(
+            opcode != RecvOpcode::Recv || self.recv.is_some_and(|length| byte_len <= length),
+            "a message exceeds its receive work request"
+        );
         self.recv = None;
         env.complete_recv(completion);
     }

@@ -6,6 +6,7 @@
 //! The responder executes a request when it arrives. [`Responder::poll_transmit`] later sends the
 //! answers in the order of the PSNs: those to READs and atomics, then a NAK or one acknowledgement.
 
+mod invariants;
 mod message;
 mod receive;
 mod resources;
@@ -341,6 +342,10 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Sets the first expected PSN: the low 24 bits (B-02).
     pub fn set_psn(&mut self, psn: u32) {
+        debug_assert!(
+            self.message == Message::None,
+            "the PSN changes within a message"
+        );
         self.epsn = Psn::new(psn);
     }
 
@@ -383,6 +388,11 @@ impl<R: ResourceRing> Responder<R> {
         self.rate.wakeup = None;
         self.ack_policy = AckPolicy::default();
         self.fail_recv(Status::WrFlush, env);
+        debug_assert!(
+            self.next_timeout().is_none(),
+            "a failed responder has a timer"
+        );
+        self.assert_invariants();
     }
 
     /// Returns when to call [`Responder::poll_transmit`] even without an event, in nanoseconds. The
@@ -436,6 +446,7 @@ impl<R: ResourceRing> Responder<R> {
         if self.recv.take().is_none() {
             return false;
         }
+        debug_assert!(status != Status::Success, "a failure without a reason");
         env.complete_recv(RecvCompletion::new(status));
         true
     }

@@ -17,6 +17,22 @@ pub const GRH_LEN: u32 = 40;
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
     pub fn handle_packet(&mut self, now: u64, packet: &Packet, env: &mut impl Env) -> Outcome {
+        let outcome = self.handle(now, packet, env);
+        debug_assert!(
+            !outcome.buffer || !self.is_due(packet.psn()),
+            "the expected packet is buffered"
+        );
+        self.assert_invariants();
+        outcome
+    }
+
+    #[inline(always)]
+    fn handle(&mut self, now: u64, packet: &Packet, env: &mut impl Env) -> Outcome {
+        debug_assert!(packet.packets != 0, "a burst without packets");
+        debug_assert!(
+            packet.packets == 1 || self.accepts(packet),
+            "a burst that the responder has not accepted"
+        );
         if !self.is_mine(packet) {
             return self.drop_packet();
         }
@@ -90,6 +106,17 @@ impl<R: ResourceRing> Responder<R> {
         room.checked_div(mtu).unwrap_or(0).max(1)
     }
 
+    /// Returns whether [`Responder::accepts_burst`] permits this burst.
+    fn accepts(&self, burst: &Packet) -> bool {
+        let payload_len = burst.payload_len.checked_div(burst.packets);
+        let first = Packet {
+            packets: 1,
+            payload_len: payload_len.unwrap_or(0),
+            ..*burst
+        };
+        burst.packets <= self.accepts_burst(&first)
+    }
+
     /// Returns whether a buffered packet with this PSN can be handled now.
     #[inline]
     pub fn is_due(&self, psn: Psn) -> bool {
@@ -107,7 +134,9 @@ impl<R: ResourceRing> Responder<R> {
             0 => self.gaps.is_open(),
             _ => self.gaps.observe(self.epsn, beyond, now),
         };
-        Outcome::transmit(due && self.nak_gap())
+        let outcome = Outcome::transmit(due && self.nak_gap());
+        self.assert_invariants();
+        outcome
     }
 
     /// Schedules a NAK for the gap, unless there was one before (B-08, B-09). Returns whether a NAK
@@ -117,6 +146,7 @@ impl<R: ResourceRing> Responder<R> {
         if self.nak_outstanding {
             return false;
         }
+        debug_assert!(self.nak_due.is_none(), "a NAK replaces another one");
         self.nak_outstanding = true;
         self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
         self.nak_due = Some((self.epsn, Syndrome::Nak(NakCode::SequenceError)));
@@ -264,6 +294,11 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Enters the Error state: the receive work request of an unreliable service has failed.
     fn fail(&mut self, fault: Fault, env: &mut impl Env) -> Outcome {
+        debug_assert!(
+            !self.service.is_reliable(),
+            "a reliable connection fails without a NAK"
+        );
+        debug_assert!(self.recv.is_some(), "no receive work request fails");
         self.fail_recv(fault.status(), env);
         self.state = State::Error;
         Outcome {

@@ -8,7 +8,7 @@ use super::{
     AtomicOp, DomainId, Flush, Message, RemoteAccess, ResourceRing, Responder, ResponderEnv as Env,
     MAX_RESOURCES,
 };
-use crate::psn::Psn;
+use crate::psn::{Psn, MAX_OUTSTANDING};
 use crate::requester::{ATOMIC_WRITE_LEN, MAX_MESSAGE};
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
 use crate::{Ext, Outcome, Packet};
@@ -74,8 +74,48 @@ impl<R: ResourceRing> Resources<R> {
     /// ring.
     #[inline]
     fn newest(&self, age: u8) -> u8 {
+        debug_assert!(
+            (1..=self.limit()).contains(&age),
+            "a resource older than the oldest"
+        );
         let wrapped = self.head.wrapping_add(self.limit()).wrapping_sub(age);
         self.head.checked_sub(age).unwrap_or(wrapped)
+    }
+
+    /// Asserts what holds between two events.
+    pub(super) fn assert_invariants(&self) {
+        debug_assert!(
+            self.head < self.limit().max(1),
+            "the next entry is outside of the ring"
+        );
+        let unused = self.pending.checked_shr(u32::from(self.limit()));
+        debug_assert!(
+            unused.unwrap_or(0) == 0,
+            "an entry outside of the ring is pending"
+        );
+        for index in 0..self.limit() {
+            let Some(resource) = self.get(index) else {
+                continue;
+            };
+            let is_pending = self.pending & bit(index) != 0;
+            debug_assert!(resource.start <= resource.at, "a response before its start");
+            debug_assert!(
+                resource.at <= resource.packets,
+                "more responses were sent than there are"
+            );
+            debug_assert!(
+                !is_pending || resource.kind != Kind::Empty,
+                "an unused entry is pending"
+            );
+            debug_assert!(
+                !is_pending || resource.at < resource.packets,
+                "a pending response without a packet"
+            );
+            debug_assert!(
+                is_pending || !resource.unanswered,
+                "a request without a response is not pending"
+            );
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -97,7 +137,12 @@ impl<R: ResourceRing> Resources<R> {
 
     /// Stores a READ or atomic, which awaits an answer if it is `pending`.
     fn push(&mut self, resource: Resource, pending: bool) {
+        debug_assert!(self.head < self.limit(), "a resource without a place");
         if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
+            debug_assert!(
+                !place.unanswered,
+                "a resource that is not answered is replaced"
+            );
             *place = resource;
             if pending {
                 self.pending |= bit(self.head);
@@ -119,6 +164,10 @@ impl<R: ResourceRing> Resources<R> {
             0 => self.pending.trailing_zeros() as u8,
             bits => self.head.wrapping_add(bits.trailing_zeros() as u8),
         };
+        debug_assert!(
+            self.pending & bit(index) != 0,
+            "the oldest response is not pending"
+        );
         Some((index, *self.get(index)?))
     }
 
@@ -133,7 +182,12 @@ impl<R: ResourceRing> Resources<R> {
         let Some(resource) = self.ring.get_mut(usize::from(index)) else {
             return;
         };
+        debug_assert!(packets != 0, "no response was sent");
         resource.at = resource.at.wrapping_add(packets);
+        debug_assert!(
+            resource.at <= resource.packets,
+            "more responses were sent than there are"
+        );
         if resource.at >= resource.packets {
             resource.unanswered = false;
             self.pending &= !bit(index);
@@ -142,6 +196,7 @@ impl<R: ResourceRing> Resources<R> {
 
     /// Forgets a resource that cannot be answered anymore.
     pub(super) fn forget(&mut self, index: u8) {
+        debug_assert!(index < self.limit(), "an entry outside of the ring");
         self.pending &= !bit(index);
         if let Some(resource) = self.ring.get_mut(usize::from(index)) {
             *resource = Resource::default();
@@ -167,6 +222,7 @@ impl<R: ResourceRing> Resources<R> {
             resource.start = at;
             resource.at = at;
             self.pending |= bit(index);
+            debug_assert!(index < self.limit(), "an entry outside of the ring");
             return true;
         }
         false
@@ -293,6 +349,8 @@ impl<R: ResourceRing> Responder<R> {
             unanswered: true,
             ..Resource::default()
         };
+        debug_assert!(packets <= MAX_OUTSTANDING, "a response with too many PSNs");
+        debug_assert!(self.message == Message::None, "a READ within a message");
         self.resources.push(resource, true);
         self.epsn = self.epsn.add(packets);
         self.msn = self.msn.next();
@@ -339,6 +397,7 @@ impl<R: ResourceRing> Responder<R> {
 /// Returns the bit of a resource in [`Resources::pending`].
 #[inline]
 const fn bit(index: u8) -> u128 {
+    debug_assert!((index as usize) < MAX_RESOURCES, "an index without a bit");
     1u128.wrapping_shl(index as u32)
 }
 

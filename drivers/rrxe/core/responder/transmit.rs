@@ -27,6 +27,18 @@ pub(super) struct AckPolicy {
 }
 
 impl AckPolicy {
+    /// Asserts what holds between two events.
+    pub(super) fn assert_invariants(&self) {
+        debug_assert!(
+            self.until.is_none() || self.delays,
+            "an acknowledgement is delayed against the policy"
+        );
+        debug_assert!(
+            self.request_at.is_none() || !self.delays,
+            "replies are measured although acknowledgements are delayed"
+        );
+    }
+
     /// Notes that the pending acknowledgement leaves without a reply. If it has waited, the
     /// consumer has failed to reply in time, and the next ones leave at once. Returns whether it
     /// has waited.
@@ -74,6 +86,11 @@ impl<R: ResourceRing> Responder<R> {
             self.state = State::Error;
             progress.fatal = true;
         }
+        debug_assert!(
+            progress.sent <= budget,
+            "more packets were sent than permitted"
+        );
+        self.assert_invariants();
         progress
     }
 
@@ -104,6 +121,11 @@ impl<R: ResourceRing> Responder<R> {
                 }
                 _ => taken(env.transmit(&packet)),
             };
+            debug_assert!(sent <= burst.max(1), "more packets were taken than offered");
+            debug_assert!(
+                result.is_err() || sent == burst.max(1),
+                "packets were refused without a reason"
+            );
             if sent != 0 {
                 self.rate.sent(now, packet.udp_payload_len(), sent);
                 self.resources.advance(index, sent);
@@ -152,6 +174,10 @@ impl<R: ResourceRing> Responder<R> {
     /// Decides whether the acknowledgement of a new request waits for the consumer's reply.
     #[inline]
     pub(super) fn delay_acknowledgement(&mut self, now: u64) -> bool {
+        debug_assert!(
+            self.state == State::Ready,
+            "a failed responder delays an acknowledgement"
+        );
         let owes = self.owes_acknowledgement();
         let due = now.saturating_add(self.max_ack_delay);
         let policy = &mut self.ack_policy;
@@ -237,7 +263,13 @@ impl<R: ResourceRing> Responder<R> {
         let (rkey, va, len) = match resource.kind {
             Kind::Read { reth, .. } => (reth.rkey, reth.va, reth.len),
             // Equal to the response to an empty READ (IBA A19).
-            Kind::Done { .. } | Kind::Empty => (0, 0, 0),
+            Kind::Done { .. } | Kind::Empty => {
+                debug_assert!(
+                    resource.kind != Kind::Empty,
+                    "an unused entry has a response"
+                );
+                (0, 0, 0)
+            }
             Kind::Atomic { original, .. } => {
                 let bth = self.bth(Operation::AtomicAcknowledge, psn);
                 let mut packet = TxPacket::new(bth, Payload::None, true);
@@ -247,6 +279,10 @@ impl<R: ResourceRing> Responder<R> {
             }
         };
         // A response that starts in the middle of a READ starts with FIRST or ONLY (C-07).
+        debug_assert!(
+            resource.start <= resource.at && resource.at < resource.packets,
+            "a packet outside of the response"
+        );
         let first = resource.at == resource.start;
         let last = resource.at.wrapping_add(1) >= resource.packets;
         let operation = match (first, last) {
@@ -271,6 +307,10 @@ impl<R: ResourceRing> Responder<R> {
     /// Handles the loss of access to a READ's memory: an error of the original READ that was found
     /// late (G-28). A duplicate READ is dropped (C-18).
     fn memory_gone(&mut self, index: u8, resource: &Resource, env: &mut impl Env) {
+        debug_assert!(
+            matches!(resource.kind, Kind::Read { .. }),
+            "the memory of no READ is gone"
+        );
         self.resources.forget(index);
         if !resource.unanswered {
             return;
