@@ -521,6 +521,18 @@ mod tests {
         }
     }
 
+    /// The bytes of a buffer are those of its packets.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "an empty buffer takes bytes")]
+    fn bytes_of_no_packet() {
+        let mut reorder = Reorder {
+            bytes: 1,
+            ..Reorder::default()
+        };
+        reorder.clear(&mut ring(4));
+    }
+
     /// Owners that take all they may get equal parts, and leave a part to the next owner.
     #[test]
     fn shares() {

@@ -197,3 +197,37 @@ pub enum TxError {
 pub(crate) fn taken(result: Result<(), TxError>) -> (u32, Result<(), TxError>) {
     (u32::from(result.is_ok()), result)
 }
+
+/// Impossible states, each of which an assertion catches.
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use crate::Service;
+
+    fn packet() -> TxPacket {
+        let opcode = Opcode::new(Service::Rc, Operation::SendOnly);
+        TxPacket::new(Bth::new(opcode, 1, Psn::new(0)), Payload::None, true)
+    }
+
+    #[test]
+    #[should_panic(expected = "the headers exceed MAX_HEADER")]
+    fn header_without_space() {
+        packet().push([0; MAX_HEADER - Bth::LEN + 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the header length exceeds the header")]
+    fn wrong_header_length() {
+        let mut packet = packet();
+        packet.header_len = MAX_HEADER as u8 + 1;
+        packet.header();
+    }
+
+    #[test]
+    #[should_panic(expected = "a wrong pad count")]
+    fn wrong_pad_count() {
+        let mut packet = packet();
+        packet.pad = 1;
+        packet.udp_payload_len();
+    }
+}

@@ -497,6 +497,14 @@ mod tests {
         }
     }
 
+    /// No rule reduces the window below four packets.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "the window is out of bounds")]
+    fn window_out_of_bounds() {
+        window(MIN_SHARE - 1, 0).assert_invariants();
+    }
+
     /// Losses of packets that were sent before a reduction have the same cause, and count with it.
     #[test]
     fn reduced_once_for_each_window() {

@@ -215,3 +215,70 @@ impl<C: CongestionControl> Requester<C> {
         );
     }
 }
+
+/// Impossible states, each of which an assertion catches.
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use crate::congestion::FixedWindow;
+    use crate::psn::Psn;
+    use crate::Service;
+
+    /// Makes a requester without work requests impossible, and checks it.
+    fn seed(change: impl FnOnce(&mut Requester<FixedWindow>, &mut [SendSlot])) {
+        let mut requester = Requester::new(Service::Rc);
+        let mut slots = [SendSlot::default(); 4];
+        requester.start();
+        requester.assert_invariants(&slots);
+        change(&mut requester, &mut slots);
+        requester.assert_invariants(&slots);
+    }
+
+    #[test]
+    #[should_panic(expected = "a work request is sent that was not posted")]
+    fn crossed_cursors() {
+        seed(|requester, _| requester.next = 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "the next PSN is beyond the last one")]
+    fn psns_out_of_order() {
+        seed(|requester, _| requester.send_psn = Psn::new(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "the acknowledge timer is armed without a packet")]
+    fn timer_without_a_packet() {
+        seed(|requester, _| requester.ack_deadline = Some(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "more retries are left than there are")]
+    fn too_many_retries() {
+        seed(|requester, _| requester.retries_left = 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "the window is closed")]
+    fn closed_window() {
+        seed(|requester, _| requester.congestion.0 = 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "READs and atomics are miscounted")]
+    fn miscounted_reads() {
+        seed(|requester, _| requester.reads = 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a work request has overtaken another one")]
+    fn overtaken_work_request() {
+        seed(|requester, slots| {
+            requester.head = 2;
+            for slot in slots.iter_mut() {
+                slot.progress.packets = 1;
+            }
+            slots[1].progress.state = SlotState::Started;
+        });
+    }
+}

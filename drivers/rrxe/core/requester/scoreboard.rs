@@ -209,3 +209,23 @@ impl<C: CongestionControl> Requester<C> {
         true
     }
 }
+
+/// An impossible state, which an assertion catches.
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a gap that is answered or was never sent")]
+    fn answered_gap() {
+        let mut scoreboard = Scoreboard::at(Psn::new(0));
+        scoreboard.push(Gap {
+            from: Psn::new(3),
+            until: Psn::new(5),
+            number: 1,
+            asked: false,
+        });
+        scoreboard.assert_invariants(Psn::new(0), 5);
+        scoreboard.assert_invariants(Psn::new(5), 5);
+    }
+}

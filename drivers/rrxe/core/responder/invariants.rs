@@ -81,3 +81,59 @@ impl<R: ResourceRing> Responder<R> {
         self.ack_policy.assert_invariants();
     }
 }
+
+/// Impossible states, each of which an assertion catches.
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use crate::responder::Resource;
+    use crate::wire::{NakCode, Reth, Syndrome};
+    use crate::Service;
+
+    /// Makes a responder that has received nothing impossible, and checks it.
+    fn seed(change: impl FnOnce(&mut Responder<Vec<Resource>>)) {
+        let mut responder = Responder::new(Service::Rc);
+        responder.set_resources(vec![Resource::default(); 2]);
+        responder.start();
+        responder.assert_invariants();
+        change(&mut responder);
+        responder.assert_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "a SEND in progress exceeds its receive work request")]
+    fn send_without_a_receive() {
+        seed(|responder| {
+            let (received, xrc_srqn) = (1, 0);
+            responder.message = Message::Send { received, xrc_srqn };
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "a WRITE in progress without a last packet")]
+    fn write_without_an_end() {
+        seed(|responder| {
+            let (va, rkey, len) = (0, 0, 0);
+            let rest = Reth { va, rkey, len };
+            responder.message = Message::Write { rest, total: 1 };
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "a NAK for another packet than the expected one")]
+    fn misplaced_nak() {
+        seed(|responder| {
+            let nak = Syndrome::Nak(NakCode::SequenceError);
+            responder.nak_due = Some((responder.epsn.next(), nak));
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "a failed responder sends a response")]
+    fn response_after_a_failure() {
+        seed(|responder| {
+            responder.state = State::Error;
+            responder.ack_due = true;
+        });
+    }
+}

@@ -412,3 +412,39 @@ fn atomic_op(operation: Operation, eth: AtomicEth) -> AtomicOp {
         _ => AtomicOp::FetchAdd { add: eth.swap_add },
     }
 }
+
+/// Impossible states, each of which an assertion catches.
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    fn resources() -> Resources<Vec<Resource>> {
+        Resources {
+            ring: vec![Resource::default(); 2],
+            ..Resources::default()
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "an entry outside of the ring is pending")]
+    fn pending_outside_of_the_ring() {
+        let mut resources = resources();
+        resources.assert_invariants();
+        resources.pending = bit(2);
+        resources.assert_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "an unused entry is pending")]
+    fn pending_without_a_request() {
+        let mut resources = resources();
+        resources.pending = bit(1);
+        resources.assert_invariants();
+    }
+
+    #[test]
+    #[should_panic(expected = "a resource without a place")]
+    fn resource_without_a_ring() {
+        Resources::<Vec<Resource>>::default().push(Resource::default(), true);
+    }
+}
