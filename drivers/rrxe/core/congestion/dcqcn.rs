@@ -99,9 +99,10 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Returns whether a packet may leave now. If not, [`RateLimiter::wakeup`] says when.
+    /// Admits a packet, or notes that it is delayed. Returns whether it may leave now. If not,
+    /// [`RateLimiter::wakeup`] says when.
     #[inline]
-    pub fn ready(&mut self, now: u64) -> bool {
+    pub fn admit(&mut self, now: u64) -> bool {
         self.wakeup = None;
         self.advance(now);
         if self.is_unlimited() {
@@ -216,9 +217,10 @@ impl RateLimiter {
         before.is_none_or(|before| limit.current < before.current)
     }
 
-    /// Returns whether the next packet must ask for an acknowledgement because of the low rate.
+    /// Notes that a packet is about to leave. Returns whether it must ask for an acknowledgement
+    /// because of the low rate.
     #[inline]
-    pub fn wants_ack(&mut self, now: u64) -> bool {
+    pub fn take_ackreq(&mut self, now: u64) -> bool {
         match &mut self.limit {
             Some(limit) if now.saturating_sub(limit.asked) >= ACK_INTERVAL => {
                 limit.asked = now;
@@ -229,9 +231,10 @@ impl RateLimiter {
     }
 
     /// Returns the rate limit in bytes per second; `None` without a limit.
-    pub fn limit(&mut self, now: u64) -> Option<u64> {
-        self.advance(now);
-        self.limit.map(|limit| limit.current)
+    pub fn limit(&self, now: u64) -> Option<u64> {
+        let mut then = *self;
+        then.advance(now);
+        then.limit.map(|limit| limit.current)
     }
 
     /// Returns the measured sending rate in bytes per second: the maximum over the last windows,

@@ -34,7 +34,7 @@ impl CongestionControl for FixedWindow {
         (self.0 >> 2).max(1)
     }
 
-    fn ready(&mut self, _now: u64) -> bool {
+    fn admit(&mut self, _now: u64) -> bool {
         true
     }
 

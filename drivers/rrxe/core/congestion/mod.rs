@@ -110,9 +110,9 @@ pub trait CongestionControl: Clone + Debug + Default {
     /// Returns the number of packets after which one asks for an acknowledgement.
     fn ackreq_after(&self) -> u32;
 
-    /// Returns whether the rate permits a packet now. If not, [`CongestionControl::wakeup`] says
-    /// when it may.
-    fn ready(&mut self, now: u64) -> bool;
+    /// Admits a packet, or notes that the rate delays it. Returns whether it may leave now. If not,
+    /// [`CongestionControl::wakeup`] says when.
+    fn admit(&mut self, now: u64) -> bool;
 
     /// Returns when to poll again for a packet that the rate has delayed, in nanoseconds; `None` if
     /// no packet is delayed.
@@ -124,8 +124,8 @@ pub trait CongestionControl: Clone + Debug + Default {
     /// Returns the number of packets that may be sent at once; 1 or more if one may be sent.
     fn burst(&self, now: u64) -> u32;
 
-    /// Returns whether the next packet must ask for an acknowledgement because of a low rate, and
-    /// notes that it does.
+    /// Notes that a packet is about to leave. Returns whether it must ask for an acknowledgement
+    /// because of a low rate.
     fn take_ackreq(&mut self, now: u64) -> bool;
 
     /// Accounts for `packets` packets handed over, each with a UDP payload of `len` bytes.
@@ -189,8 +189,8 @@ impl CongestionControl for Congestion {
     }
 
     #[inline]
-    fn ready(&mut self, now: u64) -> bool {
-        self.rate.ready(now)
+    fn admit(&mut self, now: u64) -> bool {
+        self.rate.admit(now)
     }
 
     #[inline]
@@ -210,7 +210,7 @@ impl CongestionControl for Congestion {
 
     #[inline]
     fn take_ackreq(&mut self, now: u64) -> bool {
-        self.rate.wants_ack(now)
+        self.rate.take_ackreq(now)
     }
 
     #[inline]

@@ -77,16 +77,12 @@ impl<C: CongestionControl> Requester<C> {
         !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()
     }
 
-    /// Applies the credits of a packet that repeats the last acknowledgement, because the peer has
-    /// posted receive work requests (D-16). Returns whether the packet is one.
+    /// Returns the credit code of a packet that repeats the last acknowledgement, because the peer
+    /// has posted receive work requests (D-16). `None` for any other packet.
     #[cold]
-    pub(super) fn is_credit_update(&mut self, packet: &Packet, credit: Option<u8>) -> bool {
+    pub(super) fn credit_update(&self, packet: &Packet, credit: Option<u8>) -> Option<u8> {
         let repeats = packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
-        let credit = credit.filter(|_| repeats && self.credits.limit.is_some());
-        if let Some(code) = credit {
-            self.credits.grant(code);
-        }
-        credit.is_some()
+        credit.filter(|_| repeats && self.credits.limit.is_some())
     }
 }
 

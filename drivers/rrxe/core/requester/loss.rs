@@ -261,9 +261,10 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
-    /// Returns whether the lost packet must be retransmitted by the next poll.
+    /// Leaves a repair whose time has come to the next poll, and ends its timer. Returns whether the
+    /// next poll must retransmit the lost packet.
     #[inline]
-    pub(super) fn repair_is_due(&mut self, now: u64) -> bool {
+    pub(super) fn release_repair(&mut self, now: u64) -> bool {
         let repair = self.loss.repair.as_mut();
         let Some(Stage::Due(at)) = repair.map(|repair| &mut repair.stage) else {
             return false;

@@ -46,7 +46,8 @@ impl<C: CongestionControl> Requester<C> {
             if packet.operation == Operation::Acknowledge && packet.psn().next() == self.una {
                 self.rtt.on_duplicate();
             }
-            if self.is_credit_update(packet, credit) {
+            if let Some(code) = self.credit_update(packet, credit) {
+                self.credits.grant(code);
                 return Outcome::transmit(self.can_send(cx.slots));
             }
             self.on_response_within_read(packet);
@@ -82,7 +83,8 @@ impl<C: CongestionControl> Requester<C> {
         }
         outcome.merge(self.take_refused(cx));
         outcome.merge(self.complete_failed(cx));
-        outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
+        outcome.transmit |= self.release_repair(cx.now);
+        outcome.transmit |= self.can_send(cx.slots);
         self.assert_invariants(cx.slots);
         outcome
     }
@@ -178,7 +180,9 @@ impl<C: CongestionControl> Requester<C> {
         if self.gaps.is_due(cx.now) {
             outcome.merge(self.report_gap(cx));
         }
-        if self.ack_deadline.is_some_and(|at| at <= cx.now) && !self.restarts_late_timer(cx.now) {
+        let expired = self.ack_deadline.is_some_and(|at| at <= cx.now);
+        let restarted = expired && self.restart_late_timer(cx.now);
+        if expired && !restarted {
             self.ack_deadline = None;
             self.implied_nak = false;
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
@@ -186,7 +190,8 @@ impl<C: CongestionControl> Requester<C> {
             self.note_reduction(reduced);
             outcome.merge(self.retry(cx));
         }
-        outcome.transmit |= self.repair_is_due(cx.now) || self.can_send(cx.slots);
+        outcome.transmit |= self.release_repair(cx.now);
+        outcome.transmit |= self.can_send(cx.slots);
         debug_assert!(
             self.next_timeout().is_none_or(|at| at > cx.now),
             "an expired timer is still armed"
@@ -197,7 +202,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Restarts the acknowledge timer if this host is so late to handle its expiry that it may not
     /// have handled the answer either. Returns whether it did.
-    fn restarts_late_timer(&mut self, now: u64) -> bool {
+    fn restart_late_timer(&mut self, now: u64) -> bool {
         let late = |at: u64| {
             let timeout = self.ack_timeout.unwrap_or(0);
             now.saturating_sub(at) > timeout >> 1
@@ -513,7 +518,7 @@ impl<C: CongestionControl> Requester<C> {
         // The timer restarts when the packet is sent.
         self.ack_deadline = None;
         self.declare_lost(cx.now, cause, len);
-        Outcome::transmit(self.repair_is_due(cx.now))
+        Outcome::transmit(true)
     }
 
     /// Retransmits from the oldest unacknowledged packet on, or gives up (F-03, F-06).

@@ -186,7 +186,7 @@ impl<C: CongestionControl> Requester<C> {
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
                 continue;
             };
-            if self.rnr_wait.is_some() || !self.congestion.ready(cx.now) {
+            if self.rnr_wait.is_some() || !self.congestion.admit(cx.now) {
                 return true;
             }
             if poll.progress.sent >= poll.budget {

@@ -37,16 +37,21 @@ impl<C: CongestionControl> Requester<C> {
             return progress;
         }
         let poll = &mut Poll { budget, progress };
-        let mut goes_on =
-            (!self.repair_is_due(cx.now) || self.send_repair(cx, poll)) && self.send_gaps(cx, poll);
+        let mut proceed = true;
+        if self.release_repair(cx.now) {
+            proceed = self.send_repair(cx, poll);
+        }
+        if proceed {
+            proceed = self.send_gaps(cx, poll);
+        }
         let mut without_packet = 0_u32;
-        while goes_on && self.next != self.head && !self.waits_for_ready(self.send_psn) {
+        while proceed && self.next != self.head && !self.waits_for_ready(self.send_psn) {
             if poll.progress.sent.saturating_add(without_packet) >= poll.budget {
                 poll.progress.more = self.can_send(cx.slots);
                 break;
             }
             let sent = poll.progress.sent;
-            goes_on = self.execute_next(cx, poll);
+            proceed = self.execute_next(cx, poll);
             without_packet = without_packet.saturating_add(u32::from(poll.progress.sent == sent));
         }
         let outcome = self.complete_failed(cx);
@@ -93,7 +98,7 @@ impl<C: CongestionControl> Requester<C> {
             self.complete_sent(cx);
             return true;
         }
-        if !self.congestion.ready(cx.now) {
+        if !self.congestion.admit(cx.now) {
             return false;
         }
         if let Some(fault) = slot.fault {
@@ -130,7 +135,7 @@ impl<C: CongestionControl> Requester<C> {
             self.loss.repair = None;
             return true;
         }
-        if !self.congestion.ready(cx.now) {
+        if !self.congestion.admit(cx.now) {
             // The rate limiter holds back all other packets, too.
             return true;
         }
@@ -161,7 +166,7 @@ impl<C: CongestionControl> Requester<C> {
         let max = len.min(self.send_psn.since(self.una));
         while psn.since(self.una) < max
             && poll.progress.sent < poll.budget
-            && self.congestion.ready(cx.now)
+            && self.congestion.admit(cx.now)
         {
             let slot = self.slot(cx.slots, number);
             let slot = slot.filter(|slot| slot.is_started() && !slot.op.is_read_or_atomic());

@@ -52,7 +52,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.nak_outstanding = false;
                 self.not_ready = false;
                 self.gaps.close(packet.bth.ackreq, now);
-                self.established(env);
+                self.note_established(env);
                 let result = self.execute(packet, env);
                 self.answer(now, packet, result, env)
             }
@@ -163,7 +163,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Reports the first request of the peer that is expected, and so not stale or forged (J-21).
     #[inline]
-    fn established(&mut self, env: &mut impl Env) {
+    fn note_established(&mut self, env: &mut impl Env) {
         if !self.established {
             self.established = true;
             env.event(ResponderEvent::CommEstablished);
@@ -203,8 +203,11 @@ impl<R: ResourceRing> Responder<R> {
         use {NakCode as N, ResponderEvent as E};
         let refusal = match result {
             Ok(()) => {
-                let due = packet.bth.ackreq || self.resources.has_pending();
-                return Outcome::transmit(due && !self.delay_acknowledgement(now));
+                if !packet.bth.ackreq && !self.resources.has_pending() {
+                    return Outcome::default();
+                }
+                let delayed = self.delay_acknowledgement(now);
+                return Outcome::transmit(!delayed);
             }
             Err(refusal) => refusal,
         };
@@ -276,7 +279,7 @@ impl<R: ResourceRing> Responder<R> {
             self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
             return Outcome::default();
         }
-        self.established(env);
+        self.note_established(env);
         self.epsn = packet.psn().add(packet.packets);
         match self.on_send_or_write(packet, env) {
             Ok(()) => Outcome::default(),

@@ -65,13 +65,17 @@ impl<R: ResourceRing> Responder<R> {
             return progress;
         }
         self.report_late_gap(now);
-        while !self.waits_for_reply(now) && self.has_output() {
+        // At its deadline, an acknowledgement leaves without a reply.
+        if self.ack_policy.until.is_some_and(|until| until <= now) {
+            self.ack_policy.on_sent_alone();
+        }
+        while self.has_output() && !self.awaits_reply() {
             if progress.sent >= budget {
                 progress.more = true;
                 break;
             }
             // A NAK or acknowledgement behind READ responses keeps its place.
-            if self.resources.has_pending() && !self.rate.ready(now) {
+            if self.resources.has_pending() && !self.rate.admit(now) {
                 break;
             }
             let (sent, result) = self.send_some(now, budget.saturating_sub(progress.sent), env);
@@ -158,17 +162,11 @@ impl<R: ResourceRing> Responder<R> {
         Ok(())
     }
 
-    /// Returns whether the only thing to send is an acknowledgement that waits for a reply. At its
-    /// deadline it stops waiting.
+    /// Returns whether the only thing to send is an acknowledgement that is delayed until the
+    /// consumer replies.
     #[inline]
-    fn waits_for_reply(&mut self, now: u64) -> bool {
-        match self.ack_policy.until {
-            Some(until) if until > now => self.owes_acknowledgement(),
-            _ => {
-                self.ack_policy.on_sent_alone();
-                false
-            }
-        }
+    fn awaits_reply(&self) -> bool {
+        self.ack_policy.until.is_some() && self.has_only_acknowledgement()
     }
 
     /// Decides whether the acknowledgement of a new request waits for the consumer's reply.
@@ -178,7 +176,7 @@ impl<R: ResourceRing> Responder<R> {
             self.state == State::Ready,
             "a failed responder delays an acknowledgement"
         );
-        let owes = self.owes_acknowledgement();
+        let is_alone = self.has_only_acknowledgement();
         let due = now.saturating_add(self.max_ack_delay);
         let policy = &mut self.ack_policy;
         if !policy.delays {
@@ -186,7 +184,7 @@ impl<R: ResourceRing> Responder<R> {
             return false;
         }
         // If it arrived together with the previous request, one reply acknowledges both.
-        let waits = owes && policy.until.is_none_or(|until| until == due);
+        let waits = is_alone && policy.until.is_none_or(|until| until == due);
         if waits {
             policy.until = Some(due);
         } else {
@@ -199,11 +197,11 @@ impl<R: ResourceRing> Responder<R> {
     /// Notes that the consumer has posted messages. Returns an acknowledgement that has waited for
     /// them, which the driver sends after them.
     pub fn on_reply(&mut self, now: u64) -> Option<TxPacket> {
-        let owes = self.ack_policy.until.is_some() && self.owes_acknowledgement();
+        let awaited = self.awaits_reply();
         if self.ack_policy.delays {
             // The acknowledgement counts as sent.
-            self.ack_due &= !owes;
-            return owes.then(|| {
+            self.ack_due &= !awaited;
+            return awaited.then(|| {
                 self.ack_policy.until = None;
                 self.acknowledge_all()
             });
@@ -233,7 +231,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Returns whether the only thing to send is an acknowledgement.
     #[inline]
-    fn owes_acknowledgement(&self) -> bool {
+    fn has_only_acknowledgement(&self) -> bool {
         // With packets buffered beyond a gap, it would be a NAK.
         let other = self.resources.has_pending() || self.nak_due.is_some() || self.gaps.is_open();
         self.ack_due && !other && self.state == State::Ready && self.service.is_reliable()

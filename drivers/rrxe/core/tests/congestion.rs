@@ -23,7 +23,7 @@ const OVERHEAD: u64 = 42;
 fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited: u64) -> u64 {
     let mut bytes = 0;
     while now < end {
-        if limiter.ready(now) {
+        if limiter.admit(now) {
             limiter.sent(now, size, 1);
             bytes += u64::from(size) + OVERHEAD;
             // As fast as the link accepts packets.
@@ -267,7 +267,7 @@ fn l_07_minimum() {
     let mut at = now;
     while at < now + time {
         slow.on_cnp(at);
-        if slow.ready(at) {
+        if slow.admit(at) {
             slow.sent(at, 4096, 1);
             sent += 1;
         }
@@ -307,7 +307,7 @@ fn l_07_recovery() {
     let (mut limiter, now) = warm(1_000_000_000);
     limiter.on_cnp(now);
     assert_eq!(limiter.limit(now + 30_000_000), None);
-    assert!(limiter.ready(u64::MAX));
+    assert!(limiter.admit(u64::MAX));
 }
 
 /// L-07: notifications in a row, without a step of recovery between them, keep the rate to which
