@@ -74,14 +74,15 @@ impl<C: CongestionControl> Requester<C> {
     /// that has started continues.
     #[inline]
     pub(super) fn has_credit<P>(&self, slot: &SendSlot<P>) -> bool {
-        !slot.op.uses_receive() || slot.is_within(self.send_psn) || self.credits.is_left()
+        !slot.op.uses_receive() || slot.is_within(self.psn.next) || self.credits.is_left()
     }
 
     /// Returns the credit code of a packet that repeats the last acknowledgement, because the peer
     /// has posted receive work requests (D-16). `None` for any other packet.
     #[cold]
     pub(super) fn credit_update(&self, packet: &Packet, credit: Option<u8>) -> Option<u8> {
-        let repeats = packet.operation == Operation::Acknowledge && packet.psn() == self.una.prev();
+        let repeats =
+            packet.operation == Operation::Acknowledge && packet.psn() == self.psn.una.prev();
         credit.filter(|_| repeats && self.credits.limit.is_some())
     }
 }

@@ -23,19 +23,19 @@ impl<C: CongestionControl> Requester<C> {
             self.assert_timers();
             self.assert_retries();
             self.assert_slots(slots);
-            let outstanding = self.max_psn.since(self.una);
+            let outstanding = self.psn.end.since(self.psn.una);
             self.loss
                 .scoreboard
-                .assert_invariants(self.una, outstanding);
+                .assert_invariants(self.psn.una, outstanding);
             self.rtt.assert_invariants();
         }
     }
 
     /// Asserts the order of the cursors in the ring of slots.
     fn assert_cursors<P>(&self, slots: &[SendSlot<P>]) {
-        let outstanding = self.head.wrapping_sub(self.tail);
+        let outstanding = self.queue.head.wrapping_sub(self.queue.tail);
         debug_assert!(
-            self.next.wrapping_sub(self.tail) <= outstanding,
+            self.queue.next.wrapping_sub(self.queue.tail) <= outstanding,
             "a work request is sent that was not posted"
         );
         debug_assert!(
@@ -48,17 +48,17 @@ impl<C: CongestionControl> Requester<C> {
         );
     }
 
-    /// Asserts the order of the PSNs: `una` <= `send_psn` <= `max_psn`.
+    /// Asserts the order of the PSNs: `una` <= `next` <= `end`.
     fn assert_psns(&self) {
-        let outstanding = self.max_psn.since(self.una);
-        let sent = self.send_psn.since(self.una);
+        let outstanding = self.psn.end.since(self.psn.una);
+        let sent = self.psn.next.since(self.psn.una);
         debug_assert!(sent <= outstanding, "the next PSN is beyond the last one");
         debug_assert!(
             outstanding <= MAX_OUTSTANDING,
             "more PSNs outstanding than a responder can tell apart"
         );
         debug_assert!(
-            self.response_psns <= sent,
+            self.psn.responses <= sent,
             "more responses are expected than PSNs are outstanding"
         );
         debug_assert!(
@@ -66,7 +66,7 @@ impl<C: CongestionControl> Requester<C> {
             "an unreliable service expects an acknowledgement"
         );
         debug_assert!(
-            outstanding == 0 || self.head != self.tail,
+            outstanding == 0 || self.queue.head != self.queue.tail,
             "a PSN is outstanding without a work request"
         );
         debug_assert!(
@@ -80,36 +80,37 @@ impl<C: CongestionControl> Requester<C> {
         );
         let ahead = self.credits.sent.wrapping_sub(self.credits.completed);
         debug_assert!(
-            ahead <= self.next.wrapping_sub(self.tail),
+            ahead <= self.queue.next.wrapping_sub(self.queue.tail),
             "more messages use credits than were sent"
         );
     }
 
     /// Asserts that a timer is armed only if something is pending.
     fn assert_timers(&self) {
-        let pending = self.una != self.max_psn;
+        let pending = self.psn.una != self.psn.end;
         debug_assert!(
-            self.ack_deadline.is_none() || pending,
+            self.retry.deadline.is_none() || pending,
             "the acknowledge timer is armed without a packet"
         );
         debug_assert!(
-            self.ack_deadline.is_none() || self.ack_timeout.is_some(),
+            self.retry.deadline.is_none() || self.attr.ack_timeout.is_some(),
             "the acknowledge timer is armed but disabled"
         );
         debug_assert!(
-            self.loss.probe_at.is_none() || self.send_psn != self.una,
+            self.loss.probe_at.is_none() || self.psn.next != self.psn.una,
             "the probe timer is armed without a packet in flight"
         );
         debug_assert!(
-            self.loss.probe_at.is_none() || self.ack_timeout.is_some(),
+            self.loss.probe_at.is_none() || self.attr.ack_timeout.is_some(),
             "the probe timer is armed without an acknowledge timer"
         );
         debug_assert!(
-            self.loss.probe_at.is_none() || self.mode == RecoveryMode::Selective,
+            self.loss.probe_at.is_none() || self.attr.mode == RecoveryMode::Selective,
             "a strict requester probes"
         );
         debug_assert!(
-            self.rnr_wait
+            self.retry
+                .rnr_wait
                 .is_none_or(|wait| self.is_outstanding(wait.from)),
             "the request that waits for the receiver is acknowledged"
         );
@@ -122,27 +123,27 @@ impl<C: CongestionControl> Requester<C> {
     /// Asserts the bounds of the retry counts, and what is known of the peer.
     fn assert_retries(&self) {
         debug_assert!(
-            self.retry_count <= 7,
+            self.attr.retry_count <= 7,
             "a retry count of more than three bits"
         );
         debug_assert!(
-            self.retries_left <= self.retry_count,
+            self.retry.left <= self.attr.retry_count,
             "more retries are left than there are"
         );
         debug_assert!(
-            self.rnr_retry <= 7,
+            self.attr.rnr_retry <= 7,
             "an RNR retry count of more than three bits"
         );
         debug_assert!(
-            self.rnr_retries_left <= self.rnr_retry,
+            self.retry.rnr_left <= self.attr.rnr_retry,
             "more RNR retries are left than there are"
         );
         debug_assert!(
-            self.uncounted_retries <= MAX_UNCOUNTED_RETRIES,
+            self.retry.uncounted <= MAX_UNCOUNTED_RETRIES,
             "too many retries were not counted"
         );
         debug_assert!(
-            self.mode == RecoveryMode::Selective || self.arq.drops(),
+            self.attr.mode == RecoveryMode::Selective || self.peer.arq.drops(),
             "a strict requester expects the peer to keep packets"
         );
         debug_assert!(self.congestion.window() != 0, "the window is closed");
@@ -155,7 +156,7 @@ impl<C: CongestionControl> Requester<C> {
         if self.state != State::Ready {
             return;
         }
-        let tail = self.slot(slots, self.tail);
+        let tail = self.slot(slots, self.queue.tail);
         debug_assert!(
             tail.is_none_or(|slot| !slot.op.is_local() || !slot.is_started()),
             "an executed local operation is not complete"
@@ -165,7 +166,7 @@ impl<C: CongestionControl> Requester<C> {
             !asked || tail.is_some_and(|slot| slot.op.is_read_or_atomic()),
             "a READ was asked for again that is complete"
         );
-        let (mut number, mut psn, mut reads) = (self.tail, self.una, 0_u32);
+        let (mut number, mut psn, mut reads) = (self.queue.tail, self.psn.una, 0_u32);
         let mut waiting = false;
         for _ in 0..MAX_EXAMINED {
             let Some(slot) = self.slot(slots, number) else {
@@ -188,7 +189,7 @@ impl<C: CongestionControl> Requester<C> {
                 reads = reads.wrapping_add(u32::from(slot.op.is_read_or_atomic()));
                 let last = slot.op == SendOp::Read || slot.progress.packets == 1;
                 debug_assert!(
-                    !last || slot.last_psn().since(self.una) < self.max_psn.since(self.una),
+                    !last || slot.last_psn().since(self.psn.una) < self.psn.end.since(self.psn.una),
                     "a request was sent without all of its PSNs"
                 );
             }
@@ -200,16 +201,16 @@ impl<C: CongestionControl> Requester<C> {
                 "READs and atomics are miscounted"
             );
         }
-        let next = self.slot(slots, self.next);
+        let next = self.slot(slots, self.queue.next);
         debug_assert!(
             next.is_none_or(|slot| !slot.is_started()
                 || slot.op.is_local()
-                || slot.contains(self.send_psn)),
+                || slot.contains(self.psn.next)),
             "the next PSN is not one of the next work request"
         );
         debug_assert!(
             next.is_none_or(
-                |slot| slot.progress.state != SlotState::Posted || self.send_psn == self.max_psn
+                |slot| slot.progress.state != SlotState::Posted || self.psn.next == self.psn.end
             ),
             "a new work request would use a PSN again"
         );
@@ -237,25 +238,25 @@ mod tests {
     #[test]
     #[should_panic(expected = "a work request is sent that was not posted")]
     fn crossed_cursors() {
-        seed(|requester, _| requester.next = 1);
+        seed(|requester, _| requester.queue.next = 1);
     }
 
     #[test]
     #[should_panic(expected = "the next PSN is beyond the last one")]
     fn psns_out_of_order() {
-        seed(|requester, _| requester.send_psn = Psn::new(1));
+        seed(|requester, _| requester.psn.next = Psn::new(1));
     }
 
     #[test]
     #[should_panic(expected = "the acknowledge timer is armed without a packet")]
     fn timer_without_a_packet() {
-        seed(|requester, _| requester.ack_deadline = Some(1));
+        seed(|requester, _| requester.retry.deadline = Some(1));
     }
 
     #[test]
     #[should_panic(expected = "more retries are left than there are")]
     fn too_many_retries() {
-        seed(|requester, _| requester.retries_left = 1);
+        seed(|requester, _| requester.retry.left = 1);
     }
 
     #[test]
@@ -274,7 +275,7 @@ mod tests {
     #[should_panic(expected = "a work request has overtaken another one")]
     fn overtaken_work_request() {
         seed(|requester, slots| {
-            requester.head = 2;
+            requester.queue.head = 2;
             for slot in slots.iter_mut() {
                 slot.progress.packets = 1;
             }

@@ -191,10 +191,10 @@ impl<C: CongestionControl> Requester<C> {
     /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
     /// if its host still queues packets of this queue pair.
     pub fn restart_timers(&mut self, now: u64) {
-        if self.ack_deadline.is_some_and(|at| at <= now)
-            && self.uncounted_retries < MAX_UNCOUNTED_RETRIES
+        if self.retry.deadline.is_some_and(|at| at <= now)
+            && self.retry.uncounted < MAX_UNCOUNTED_RETRIES
         {
-            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            self.retry.uncounted = self.retry.uncounted.saturating_add(1);
             self.arm_ack_timer(now);
         }
         if self.loss.probe_at.is_some_and(|at| at <= now) {
@@ -204,23 +204,24 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Notes that the host itself dropped some of the packets just sent.
     pub fn dropped_locally(&mut self) {
-        self.dropped_until = Some(self.max_psn);
+        self.retry.dropped_until = Some(self.psn.end);
     }
 
     /// Returns whether the host itself may have dropped the missing packet.
     pub(super) fn is_local_loss(&self) -> bool {
-        self.dropped_until
-            .is_some_and(|until| until.is_after(self.una))
+        self.retry
+            .dropped_until
+            .is_some_and(|until| until.is_after(self.psn.una))
     }
 
     /// Uses up a retry, unless the host caused the loss. Returns whether one was left.
     pub(super) fn use_retry(&mut self) -> bool {
-        if self.is_local_loss() && self.uncounted_retries < MAX_UNCOUNTED_RETRIES {
-            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+        if self.is_local_loss() && self.retry.uncounted < MAX_UNCOUNTED_RETRIES {
+            self.retry.uncounted = self.retry.uncounted.saturating_add(1);
             return true;
         }
-        let left = self.retries_left.checked_sub(1);
-        self.retries_left = left.unwrap_or(0);
+        let left = self.retry.left.checked_sub(1);
+        self.retry.left = left.unwrap_or(0);
         left.is_some()
     }
 
@@ -237,8 +238,8 @@ impl<C: CongestionControl> Requester<C> {
             let time = now.saturating_sub(self.rtt.flight_start);
             self.rtt.repairs.sample(time);
         }
-        if !self.arq.drops() {
-            self.report_loss(self.una, cause, len);
+        if !self.peer.arq.drops() {
+            self.report_loss(self.psn.una, cause, len);
         }
         self.loss.repair = Some(Repair {
             repeated: self.loss.repair.is_some_and(|repair| repair.repeated),
@@ -251,7 +252,7 @@ impl<C: CongestionControl> Requester<C> {
     pub(super) fn next_repair_len(&self, repaired: Option<Repaired>) -> u32 {
         match repaired {
             Some(Repaired { repair, alone, .. }) if alone && repair.cause != Cause::Gap => {
-                if self.arq.is_tested() {
+                if self.peer.arq.is_tested() {
                     TEST_REPAIR
                 } else {
                     repair.len.saturating_mul(2).min(MAX_REPAIR)
@@ -283,7 +284,7 @@ impl<C: CongestionControl> Requester<C> {
             "a repair that was not due"
         );
         repair.stage = Stage::Sent(now);
-        repair.recovery_point = self.max_psn;
+        repair.recovery_point = self.psn.end;
         let repair = *repair;
         let is_read = slot.op.is_read_or_atomic();
         if is_read {
@@ -293,11 +294,11 @@ impl<C: CongestionControl> Requester<C> {
             repair,
             fresh: false,
         });
-        let within = self.una != slot.progress.first_psn;
-        if is_read && within && !matches!(self.read_restart, ReadRestart::WithFirst) {
-            self.read_restart = ReadRestart::Asked(self.una);
+        let within = self.psn.una != slot.progress.first_psn;
+        if is_read && within && !matches!(self.peer.read_restart, ReadRestart::WithFirst) {
+            self.peer.read_restart = ReadRestart::Asked(self.psn.una);
         }
-        self.rtt.retransmitted(self.una, repair.len);
+        self.rtt.retransmitted(self.psn.una, repair.len);
         self.arm_probe(now);
         repair.len
     }
@@ -306,18 +307,20 @@ impl<C: CongestionControl> Requester<C> {
     #[inline]
     pub(super) fn awaits_peer_test(&self) -> bool {
         let repair = self.loss.repair.as_ref();
-        repair.is_some_and(|repair| repair.cause == Cause::Nak) && self.arq.is_tested()
+        repair.is_some_and(|repair| repair.cause == Cause::Nak) && self.peer.arq.is_tested()
     }
 
     /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
     /// to the last transmission of that packet.
     pub(super) fn nak_is_stale(&self, now: u64) -> bool {
-        if self.mode == RecoveryMode::Strict {
-            return self.send_psn == self.una;
+        if self.attr.mode == RecoveryMode::Strict {
+            return self.psn.next == self.psn.una;
         }
         match self.loss.repair.map(|repair| repair.stage) {
             // After a timeout everything may have been retransmitted while the NAK was in flight.
-            None => self.send_psn == self.una || self.rtt.is_too_early(self.rtt.flight_start, now),
+            None => {
+                self.psn.next == self.psn.una || self.rtt.is_too_early(self.rtt.flight_start, now)
+            }
             Some(Stage::Due(_)) => true,
             Some(Stage::Sent(at)) => self.rtt.is_too_early(at, now),
         }
@@ -338,21 +341,21 @@ impl<C: CongestionControl> Requester<C> {
             }
             _ => {}
         }
-        if !self.arq.drops() {
+        if !self.peer.arq.drops() {
             return false;
         }
         if !self.is_local_loss() {
-            self.report_loss(self.una, Cause::Nak, 1);
+            self.report_loss(self.psn.una, Cause::Nak, 1);
         }
         self.note_loss();
-        !self.arq.is_tested()
+        !self.peer.arq.is_tested()
     }
 
     /// Decides what to do after the acknowledgement of a repair.
     #[cold]
     pub(super) fn after_repair(&mut self, repaired: Repaired, now: u64) {
         let cause = repaired.repair.cause;
-        let rest_is_lost = repaired.repair.recovery_point.is_after(self.una);
+        let rest_is_lost = repaired.repair.recovery_point.is_after(self.psn.una);
         if cause == Cause::Gap || !repaired.alone {
             self.loss.early_alone = 0;
             return;
@@ -370,7 +373,7 @@ impl<C: CongestionControl> Requester<C> {
         // The responses to a READ acknowledge it packet by packet, so a second repair would ask for
         // what is on its way.
         let may_test = cause == Cause::Nak && self.loss.asked.is_none();
-        if (may_test || !self.arq.is_tested()) && self.note_unextended_repair() {
+        if (may_test || !self.peer.arq.is_tested()) && self.note_unextended_repair() {
             let len = self.next_repair_len(Some(repaired));
             self.declare_lost(now, Cause::Nak, len);
         } else {
@@ -391,7 +394,7 @@ impl<C: CongestionControl> Requester<C> {
             return;
         };
         let tells = repair.cause != Cause::Gap && fresh;
-        if !tells || !repair.recovery_point.is_after(self.una) || self.loss.repair.is_some() {
+        if !tells || !repair.recovery_point.is_after(self.psn.una) || self.loss.repair.is_some() {
             return;
         }
         if repair.peer_test {
@@ -399,7 +402,7 @@ impl<C: CongestionControl> Requester<C> {
                 self.set_arq(Arq::GoBackN(0));
             }
             self.rewind();
-        } else if !matches!(self.arq, Arq::SelectiveRepeat(_)) {
+        } else if !matches!(self.peer.arq, Arq::SelectiveRepeat(_)) {
             // A peer that has kept the next request answers it immediately after this one.
             let wait = match repair.cause {
                 Cause::Probe => self.rtt.rto(false, MIN_PTO),
@@ -416,13 +419,13 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether the READ responses from `una` on have been asked for again and are on their
     /// way.
     pub(super) fn is_asked(&self) -> bool {
-        self.loss.asked.is_some() || self.loss.scoreboard.was_asked(self.una)
+        self.loss.asked.is_some() || self.loss.scoreboard.was_asked(self.psn.una)
     }
 
     /// Returns the number of packets that may be in flight now.
     #[inline]
     pub(super) fn flight_limit(&self) -> u32 {
-        let selective = matches!(self.arq, Arq::SelectiveRepeat(_));
+        let selective = matches!(self.peer.arq, Arq::SelectiveRepeat(_));
         let repair = self.loss.repair.as_ref();
         let kept_beyond = repair.is_some_and(|repair| repair.cause == Cause::Gap || selective);
         if kept_beyond {
@@ -443,30 +446,30 @@ impl<C: CongestionControl> Requester<C> {
         again: bool,
         now: u64,
     ) -> Option<Repaired> {
-        let una = self.una;
+        let una = self.psn.una;
         let advanced = una.since(before);
         debug_assert!(advanced != 0, "progress without an acknowledged packet");
         debug_assert!(
-            advanced <= self.max_psn.since(before),
+            advanced <= self.psn.end.since(before),
             "a packet is acknowledged that was not sent"
         );
-        let jumped = self.send_psn.since(before) < advanced;
+        let jumped = self.psn.next.since(before) < advanced;
         if jumped {
-            self.send_psn = una;
-            self.response_psns = 0;
+            self.psn.next = una;
+            self.psn.responses = 0;
         }
-        self.retries_left = self.retry_count;
-        self.rnr_retries_left = self.rnr_retry;
-        self.uncounted_retries = 0;
+        self.retry.left = self.attr.retry_count;
+        self.retry.rnr_left = self.attr.rnr_retry;
+        self.retry.uncounted = 0;
         if !self.is_local_loss() {
-            self.dropped_until = None;
+            self.retry.dropped_until = None;
         }
-        self.rnr_wait = self.rnr_wait.filter(|wait| !una.is_after(wait.from));
-        self.rnr_since = None;
+        self.retry.rnr_wait = self.retry.rnr_wait.filter(|wait| !una.is_after(wait.from));
+        self.retry.rnr_since = None;
         self.implied_nak = false;
         // The timer runs only while something is in flight, not while it waits for retransmission.
-        if self.send_psn == una {
-            self.ack_deadline = None;
+        if self.psn.next == una {
+            self.retry.deadline = None;
         } else {
             self.arm_ack_timer(now);
         }
@@ -498,8 +501,8 @@ impl<C: CongestionControl> Requester<C> {
         // longer than they seem, and one step of the back-off stays (RFC 6298, 5). More would cost
         // a path that loses many packets several round trips for each of them.
         self.loss.probes = self.loss.probes.min(u32::from(superfluous));
-        self.loss.scoreboard.progress(una, self.max_psn);
-        if jumped && self.arq.drops() {
+        self.loss.scoreboard.progress(una, self.psn.end);
+        if jumped && self.peer.arq.drops() {
             // The peer had kept the packets after a gap.
             self.set_arq(Arq::Unknown(0));
         }
@@ -537,7 +540,7 @@ impl<C: CongestionControl> Requester<C> {
             }
             Stage::Sent(at) => at,
         };
-        if advanced < len && self.loss.asked.is_none() && self.send_psn != self.una {
+        if advanced < len && self.loss.asked.is_none() && self.psn.next != self.psn.una {
             // A peer may acknowledge each packet of the repair on its own.
             let len = len.saturating_sub(advanced);
             self.loss.repair = Some(Repair { len, ..repair });
@@ -575,7 +578,7 @@ impl<C: CongestionControl> Requester<C> {
     fn report_loss(&mut self, una: Psn, cause: Cause, packets: u32) {
         let reduced = self.congestion.on_loss(&PacketLoss {
             una,
-            max: self.max_psn,
+            max: self.psn.end,
             packets,
             full_queue: cause != Cause::Gap && self.rtt.shows_a_full_queue(),
         });
@@ -591,7 +594,7 @@ impl<C: CongestionControl> Requester<C> {
             if repair.cause == Cause::Nak && self.loss.asked.is_none() {
                 self.rtt.sample_packets(time);
             }
-            if is_round_trip && !self.arq.drops() {
+            if is_round_trip && !self.peer.arq.drops() {
                 self.report_loss(una, repair.cause, 0);
             }
             // READs take as long as their responses.
@@ -603,14 +606,14 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Restarts transmission at the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
-        self.next = self.tail;
+        self.queue.next = self.queue.tail;
         self.credits.sent = self.credits.completed;
-        self.send_psn = self.una;
-        self.response_psns = 0;
-        self.since_ackreq = 0;
-        self.ack_deadline = None;
+        self.psn.next = self.psn.una;
+        self.psn.responses = 0;
+        self.psn.since_ackreq = 0;
+        self.retry.deadline = None;
         self.loss = Loss {
-            scoreboard: Scoreboard::at(self.una),
+            scoreboard: Scoreboard::at(self.psn.una),
             ..Loss::default()
         };
         self.gaps.forget();
@@ -622,9 +625,9 @@ impl<C: CongestionControl> Requester<C> {
     /// consumer's timeout (F-02) or after it, or in strict mode.
     pub(super) fn arm_probe(&mut self, now: u64) {
         self.loss.probe_at = None;
-        if self.mode == RecoveryMode::Strict
-            || self.ack_timeout.is_none()
-            || self.send_psn == self.una
+        if self.attr.mode == RecoveryMode::Strict
+            || self.attr.ack_timeout.is_none()
+            || self.psn.next == self.psn.una
         {
             return;
         }
@@ -639,7 +642,7 @@ impl<C: CongestionControl> Requester<C> {
         debug_assert!(wait != 0, "a probe without delay");
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
         let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps)));
-        let before_deadline = self.ack_deadline.is_some_and(|deadline| at < deadline);
+        let before_deadline = self.retry.deadline.is_some_and(|deadline| at < deadline);
         self.loss.probe_at = before_deadline.then_some(at);
     }
 
@@ -647,7 +650,7 @@ impl<C: CongestionControl> Requester<C> {
     /// retransmission is repeated.
     pub(super) fn probe(&mut self) {
         self.loss.probe_at = None;
-        if self.send_psn == self.una {
+        if self.psn.next == self.psn.una {
             return;
         }
         self.loss.probes = self.loss.probes.saturating_add(1);

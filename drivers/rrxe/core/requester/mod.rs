@@ -30,7 +30,7 @@ use crate::psn::Psn;
 use crate::{Fault, Mtu, Packet, Service, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
-use peer::{Arq, ReadRestart};
+use peer::{Arq, Peer, ReadRestart};
 use request::SlotState;
 use rtt::Rtt;
 
@@ -183,6 +183,62 @@ struct RnrWait {
     until: u64,
 }
 
+/// Free-running counters that walk through the slots: `tail` <= `next` <= `head`.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlotCursor {
+    /// The next work request to be posted.
+    head: u32,
+    /// The work request whose packets are being sent.
+    next: u32,
+    /// The oldest work request that is not complete.
+    tail: u32,
+}
+
+/// Packet sequence numbers: `una` <= `next` <= `end`.
+#[derive(Clone, Copy, Debug, Default)]
+struct PsnSpace {
+    /// The oldest unacknowledged PSN.
+    una: Psn,
+    /// The PSN to send next.
+    next: Psn,
+    /// One beyond the highest PSN ever sent.
+    end: Psn,
+    /// PSNs between `una` and `next` that stand for expected READ responses, not for request
+    /// packets in flight.
+    responses: u32,
+    /// Packets sent since the last one that asked for an acknowledgement.
+    since_ackreq: u32,
+}
+
+/// Timers, and the retries that are left.
+#[derive(Clone, Copy, Debug, Default)]
+struct RetryState {
+    /// Retries left before the requester gives up.
+    left: u8,
+    /// Retries left after an RNR NAK.
+    rnr_left: u8,
+    /// When the acknowledge timer expires. `None` if it is off.
+    deadline: Option<u64>,
+    rnr_wait: Option<RnrWait>,
+    /// Time of the first RNR NAK since the last progress.
+    rnr_since: Option<u64>,
+    /// One beyond the last packet that this host itself may have dropped.
+    dropped_until: Option<Psn>,
+    /// Retries and expired timers without progress that were not counted, because this host caused
+    /// them.
+    uncounted: u8,
+}
+
+/// Attributes of the queue pair that concern loss.
+#[derive(Clone, Copy, Debug, Default)]
+struct SendAttr {
+    mode: RecoveryMode,
+    retry_count: u8,
+    rnr_retry: u8,
+    /// Time until the acknowledge timer expires, in nanoseconds. `None` disables the timer.
+    ack_timeout: Option<u64>,
+}
+
 /// The sending half of a queue pair. See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Requester<C = Congestion> {
@@ -191,53 +247,25 @@ pub struct Requester<C = Congestion> {
     /// Send Queue Drained (SQD): no new message starts.
     paused: bool,
 
-    // The work requests.
-    head: u32,
-    next: u32,
-    tail: u32,
-
-    // The packets.
-    /// The oldest unacknowledged PSN.
-    una: Psn,
-    /// The PSN to send next.
-    send_psn: Psn,
-    /// One beyond the highest PSN ever sent.
-    max_psn: Psn,
-    /// PSNs between `una` and `send_psn` that stand for expected READ responses, not for request
-    /// packets in flight.
-    response_psns: u32,
-    /// Packets sent since the last one that asked for an acknowledgement.
-    since_ackreq: u32,
+    queue: SlotCursor,
+    psn: PsnSpace,
+    retry: RetryState,
+    peer: Peer,
+    attr: SendAttr,
     /// READs and atomics started and not completed.
     pub reads: u8,
     /// A missing answer was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
-    mode: RecoveryMode,
     rtt: Rtt,
     loss: Loss,
     /// The gap in the answers, as far as the driver buffers them.
     gaps: GapDetector,
-    arq: Arq,
-    read_restart: ReadRestart,
     credits: Credits,
-
-    // Retries.
-    retries_left: u8,
-    rnr_retries_left: u8,
-    ack_deadline: Option<u64>,
-    rnr_wait: Option<RnrWait>,
-    /// Time of the first RNR NAK since the last progress.
-    rnr_since: Option<u64>,
-    /// One beyond the last packet that this host itself may have dropped.
-    dropped_until: Option<Psn>,
-    /// Retries and expired timers without progress that were not counted, because this host caused
-    /// them.
-    uncounted_retries: u8,
 
     /// The limits of the packets in flight and of the rate.
     pub congestion: C,
 
-    // Attributes of the queue pair.
+    // Attributes of the queue pair that the driver sets.
     /// The driver buffers packets on request ([`crate::Outcome::buffer`]). By default it does not,
     /// and the requester asks again for everything from a gap on.
     pub buffering: bool,
@@ -252,9 +280,6 @@ pub struct Requester<C = Congestion> {
     /// Maximum number of outstanding READs and atomics (F-23). With 0, each fails with LocQpOp,
     /// because it could never start.
     pub max_rd_atomic: u8,
-    retry_count: u8,
-    rnr_retry: u8,
-    ack_timeout: Option<u64>,
 
     /// The statistics.
     pub counters: RequesterCounters,
@@ -274,7 +299,7 @@ impl<C: CongestionControl> Requester<C> {
     /// outstanding work requests, without completing them. Keeps only [`Requester::src_qpn`],
     /// [`Requester::buffering`] and [`Requester::set_recovery`].
     pub fn reset(&mut self) {
-        let (src_qpn, buffering, mode) = (self.src_qpn, self.buffering, self.mode);
+        let (src_qpn, buffering, mode) = (self.src_qpn, self.buffering, self.attr.mode);
         *self = Requester::new(self.service);
         self.src_qpn = src_qpn;
         self.buffering = buffering;
@@ -284,60 +309,60 @@ impl<C: CongestionControl> Requester<C> {
     /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered, and every peer
     /// counts as one that drops out-of-order packets.
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
-        self.mode = mode;
-        self.read_restart = ReadRestart::Unknown;
-        self.arq = match mode {
+        self.attr.mode = mode;
+        self.peer.read_restart = ReadRestart::Unknown;
+        self.peer.arq = match mode {
             RecoveryMode::Selective => Arq::Unknown(0),
             RecoveryMode::Strict => Arq::GoBackN(0),
         };
-        self.congestion.on_peer(self.arq.drops());
+        self.congestion.on_peer(self.peer.arq.drops());
     }
 
     /// Returns whether the driver keeps out-of-order answers.
     #[inline]
     fn buffers(&self) -> bool {
-        self.buffering && self.mode == RecoveryMode::Selective
+        self.buffering && self.attr.mode == RecoveryMode::Selective
     }
 
     /// Returns whether a packet was sent and not acknowledged; false for unreliable services.
     #[inline]
     pub fn has_unacknowledged(&self) -> bool {
-        self.una != self.max_psn
+        self.psn.una != self.psn.end
     }
 
     /// Sets the first PSN to send: the low 24 bits (B-02). Valid only while nothing is outstanding.
     pub fn set_psn(&mut self, psn: u32) {
         debug_assert!(!self.has_unacknowledged(), "the PSN of a packet changes");
-        self.una = Psn::new(psn);
-        self.send_psn = self.una;
-        self.max_psn = self.una;
+        self.psn.una = Psn::new(psn);
+        self.psn.next = self.psn.una;
+        self.psn.end = self.psn.una;
     }
 
     /// Sets the acknowledge timeout by its code; see [`ack_timeout`].
     pub fn set_timeout(&mut self, code: u8) {
-        self.ack_timeout = ack_timeout(code).map(|time| time.max(MIN_ACK_TIMEOUT));
-        if self.ack_timeout.is_none() {
-            self.ack_deadline = None;
+        self.attr.ack_timeout = ack_timeout(code).map(|time| time.max(MIN_ACK_TIMEOUT));
+        if self.attr.ack_timeout.is_none() {
+            self.retry.deadline = None;
             self.loss.probe_at = None;
         }
     }
 
     /// Sets the number of retries before giving up: 0 to 7 (F-03, F-04).
     pub fn set_retry_count(&mut self, count: u8) {
-        self.retry_count = count & 7;
-        self.retries_left = self.retry_count;
+        self.attr.retry_count = count & 7;
+        self.retry.left = self.attr.retry_count;
     }
 
     /// Sets the number of retries after an RNR NAK: 0 to 6, or 7 for an unlimited number (E-07).
     pub fn set_rnr_retry(&mut self, count: u8) {
-        self.rnr_retry = count & 7;
-        self.rnr_retries_left = self.rnr_retry;
+        self.attr.rnr_retry = count & 7;
+        self.retry.rnr_left = self.attr.rnr_retry;
     }
 
     /// Enters the Ready To Send state, also from SQE and SQD (J-07).
     pub fn start(&mut self) {
         if self.state != State::Error {
-            if self.una == self.max_psn && self.state == State::Idle {
+            if self.psn.una == self.psn.end && self.state == State::Idle {
                 self.congestion.start(self.mtu);
             }
             self.state = State::Ready;
@@ -352,7 +377,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
     pub fn is_drained<P>(&self, slots: &[SendSlot<P>]) -> bool {
-        let tail = self.slot(slots, self.tail);
+        let tail = self.slot(slots, self.queue.tail);
         self.paused && tail.is_none_or(|slot| slot.progress.state == SlotState::Posted)
     }
 
@@ -360,7 +385,8 @@ impl<C: CongestionControl> Requester<C> {
     /// power of two.
     #[inline]
     pub fn can_post<P>(&self, slots: &[SendSlot<P>]) -> bool {
-        slots.len().is_power_of_two() && (self.head.wrapping_sub(self.tail) as usize) < slots.len()
+        slots.len().is_power_of_two()
+            && (self.queue.head.wrapping_sub(self.queue.tail) as usize) < slots.len()
     }
 
     /// Returns when to call [`Requester::handle_timeout`], in nanoseconds. The driver asks again
@@ -371,13 +397,13 @@ impl<C: CongestionControl> Requester<C> {
         // The rate may have delayed a retransmission that is no longer needed.
         let wakeup = self.congestion.wakeup();
         debug_assert!(
-            self.head != self.tail || self.ack_deadline.is_none(),
+            self.queue.head != self.queue.tail || self.retry.deadline.is_none(),
             "a timer is armed without a work request"
         );
         crate::earliest([
-            self.ack_deadline,
-            self.rnr_wait.map(|wait| wait.until),
-            wakeup.filter(|_| self.head != self.tail),
+            self.retry.deadline,
+            self.retry.rnr_wait.map(|wait| wait.until),
+            wakeup.filter(|_| self.queue.head != self.queue.tail),
             self.loss.probe_at,
             self.loss.repair_at(),
             self.gaps.due_at(),
@@ -398,7 +424,7 @@ impl<C: CongestionControl> Requester<C> {
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
-            && crate::reorder::is_plausible(packet.psn(), self.una)
+            && crate::reorder::is_plausible(packet.psn(), self.psn.una)
             && packet.bth.is_in_partition();
         notify.then(|| congestion::cnp(self.dest_qpn))
     }
@@ -424,7 +450,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns the oldest unacknowledged PSN, whose answer is expected next.
     #[inline]
     pub fn expected_psn(&self) -> Psn {
-        self.una
+        self.psn.una
     }
 
     /// Returns the limit of packets in flight, unless packets are kept beyond a lost one.
@@ -436,20 +462,20 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns the PSN of the next new packet, for query_qp (J-18).
     #[inline]
     pub fn next_psn(&self) -> u32 {
-        self.max_psn.get()
+        self.psn.end.get()
     }
 
     /// Returns whether work requests are left for [`Requester::poll_transmit`] to complete as
     /// flushed (SQE and Error states).
     #[inline]
     pub fn is_flushing(&self) -> bool {
-        matches!(self.state, State::SendError | State::Error) && self.tail != self.head
+        matches!(self.state, State::SendError | State::Error) && self.queue.tail != self.queue.head
     }
 
     /// Returns the number of work requests posted and not completed.
     #[inline]
     pub fn outstanding(&self) -> u32 {
-        let outstanding = self.head.wrapping_sub(self.tail);
+        let outstanding = self.queue.head.wrapping_sub(self.queue.tail);
         debug_assert!(outstanding <= u32::MAX >> 1, "the cursors have crossed");
         outstanding
     }

@@ -68,11 +68,18 @@ pub(super) enum ReadRestart {
     WithFirst,
 }
 
+/// Properties of the peer, as far as known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Peer {
+    pub(super) arq: Arq,
+    pub(super) read_restart: ReadRestart,
+}
+
 impl<C: CongestionControl> Requester<C> {
     /// Notes that the peer acknowledged a repair alone. Returns whether it may still keep
     /// out-of-order packets.
     pub(super) fn note_unextended_repair(&mut self) -> bool {
-        let (repairs, max) = match &mut self.arq {
+        let (repairs, max) = match &mut self.peer.arq {
             Arq::Unknown(repairs) => (repairs, MAX_UNEXTENDED_TESTS),
             Arq::SelectiveRepeat(repairs) => (repairs, MAX_UNEXTENDED_REPAIRS),
             Arq::GoBackN(losses) if *losses < LOSSES_BEFORE_TEST => return false,
@@ -85,10 +92,10 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Notes a loss, unless a test of the peer is in progress.
     pub(super) fn note_loss(&mut self) {
-        if self.mode == RecoveryMode::Strict || self.arq.is_tested() {
+        if self.attr.mode == RecoveryMode::Strict || self.peer.arq.is_tested() {
             return;
         }
-        if let Arq::GoBackN(losses) = &mut self.arq {
+        if let Arq::GoBackN(losses) = &mut self.peer.arq {
             *losses = losses.saturating_add(1);
         }
     }
@@ -99,9 +106,9 @@ impl<C: CongestionControl> Requester<C> {
     pub(super) fn on_response_within_read(&mut self, packet: &Packet) -> bool {
         use Operation::{ReadResponseFirst, ReadResponseOnly};
         let is_first = matches!(packet.operation, ReadResponseFirst | ReadResponseOnly);
-        match self.read_restart {
+        match self.peer.read_restart {
             ReadRestart::Asked(from) if is_first && from == packet.psn() => {
-                self.read_restart = ReadRestart::WithFirst;
+                self.peer.read_restart = ReadRestart::WithFirst;
                 false
             }
             ReadRestart::WithFirst => !is_first,
@@ -111,13 +118,13 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Records how the peer handles out-of-order packets.
     pub(super) fn set_arq(&mut self, arq: Arq) {
-        if self.mode == RecoveryMode::Strict {
+        if self.attr.mode == RecoveryMode::Strict {
             return;
         }
         // A peer that drops packets beyond a gap needs a smaller window, because each is sent
         // again.
         let reduced = self.congestion.on_peer(arq.drops());
         self.note_reduction(reduced);
-        self.arq = arq;
+        self.peer.arq = arq;
     }
 }

@@ -255,7 +255,7 @@ impl<C: CongestionControl> Requester<C> {
         slots: &'a [SendSlot<P>],
         counter: u32,
     ) -> Option<&'a SendSlot<P>> {
-        if counter == self.head {
+        if counter == self.queue.head {
             return None;
         }
         debug_assert!(slots.len().is_power_of_two(), "a ring of the wrong size");
@@ -276,7 +276,7 @@ impl<C: CongestionControl> Requester<C> {
         if !self.can_post(slots) {
             return None;
         }
-        Self::slot_mut(slots, self.head)
+        Self::slot_mut(slots, self.queue.head)
     }
 
     /// Returns whether the service supports an operation (H-08).
@@ -328,6 +328,6 @@ impl<C: CongestionControl> Requester<C> {
             slot.length <= MAX_MESSAGE,
             "a message of more than 2^31 bytes"
         );
-        self.head = self.head.wrapping_add(1);
+        self.queue.head = self.queue.head.wrapping_add(1);
     }
 }

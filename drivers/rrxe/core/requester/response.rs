@@ -43,7 +43,7 @@ impl<C: CongestionControl> Requester<C> {
         }
         let credit = credit_code(packet);
         if !self.is_outstanding(packet.psn()) {
-            if packet.operation == Operation::Acknowledge && packet.psn().next() == self.una {
+            if packet.operation == Operation::Acknowledge && packet.psn().next() == self.psn.una {
                 self.rtt.on_duplicate();
             }
             if let Some(code) = self.credit_update(packet, credit) {
@@ -75,7 +75,7 @@ impl<C: CongestionControl> Requester<C> {
         };
         let mut outcome = handled.unwrap_or_else(|status| self.fail_tail(cx, status, 0));
         // A packet farther away may be forged. The requester asks for missing packets again.
-        outcome.buffer &= packet.psn().since(self.una) < MAX_DISTANCE;
+        outcome.buffer &= packet.psn().since(self.psn.una) < MAX_DISTANCE;
         // Credits of an answer beyond an unanswered READ or atomic count from there, and are fewer
         // than granted.
         if let Some(code) = credit {
@@ -93,17 +93,17 @@ impl<C: CongestionControl> Requester<C> {
     /// arrived now. A peer that keeps out-of-order requests may have received the missing one
     /// meanwhile, so its answer may be late only.
     fn take_refused(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
-        if self.loss.refused != Some(self.una) || self.state != State::Ready {
+        if self.loss.refused != Some(self.psn.una) || self.state != State::Ready {
             return Outcome::default();
         }
         self.loss.refused = None;
-        if self.loss.repair.is_some() || self.send_psn == self.una {
+        if self.loss.repair.is_some() || self.psn.next == self.psn.una {
             return Outcome::default();
         }
         if self.note_nak(None) {
             return self.retry(cx);
         }
-        self.gaps.on_beyond(self.una, self.una, cx.now);
+        self.gaps.on_beyond(self.psn.una, self.psn.una, cx.now);
         Outcome::default()
     }
 
@@ -114,18 +114,18 @@ impl<C: CongestionControl> Requester<C> {
         if !self.is_mine(packet)
             || !packet.bth.is_in_partition()
             || packet.operation != Operation::ReadResponseMiddle
-            || packet.psn() != self.una
+            || packet.psn() != self.psn.una
             || packet.payload_len != self.mtu.bytes()
         {
             return 1;
         }
-        let read = self.slot(slots, self.tail);
+        let read = self.slot(slots, self.queue.tail);
         let read = read.filter(|slot| slot.op == SendOp::Read && slot.is_within(packet.psn()));
         // The last response has another header, and a PSN not yet asked for again is not
         // outstanding.
         read.map_or(1, |slot| {
             let middle = slot.last_psn().since(packet.psn());
-            middle.min(self.max_psn.since(packet.psn())).max(1)
+            middle.min(self.psn.end.since(packet.psn())).max(1)
         })
     }
 
@@ -133,8 +133,8 @@ impl<C: CongestionControl> Requester<C> {
     /// precede it is missing.
     #[inline]
     pub fn is_due<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
-        let tail = self.slot(slots, self.tail);
-        psn == self.una || tail.is_none_or(|slot| !slot.op.is_read_or_atomic())
+        let tail = self.slot(slots, self.queue.tail);
+        psn == self.psn.una || tail.is_none_or(|slot| !slot.op.is_read_or_atomic())
     }
 
     /// Notes that `beyond` packets are buffered ([`crate::Reorder`]) after the driver has handled
@@ -149,11 +149,11 @@ impl<C: CongestionControl> Requester<C> {
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
         let unanswered = |slot: &SendSlot<_>| slot.op.is_read_or_atomic() && slot.is_started();
-        let unanswered = self.slot(cx.slots, self.tail).is_some_and(unanswered);
+        let unanswered = self.slot(cx.slots, self.queue.tail).is_some_and(unanswered);
         if beyond == 0 || !unanswered || self.state != State::Ready {
             return Outcome::default();
         }
-        if !self.gaps.observe(self.una, beyond, now) {
+        if !self.gaps.observe(self.psn.una, beyond, now) {
             return Outcome::default();
         }
         let outcome = self.report_gap(cx);
@@ -170,7 +170,7 @@ impl<C: CongestionControl> Requester<C> {
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
         let mut outcome = Outcome::default();
-        self.rnr_wait = self.rnr_wait.filter(|wait| wait.until > cx.now);
+        self.retry.rnr_wait = self.retry.rnr_wait.filter(|wait| wait.until > cx.now);
         if self.congestion.wakeup().is_some_and(|at| at <= cx.now) {
             self.congestion.stop_waiting();
         }
@@ -180,10 +180,10 @@ impl<C: CongestionControl> Requester<C> {
         if self.gaps.is_due(cx.now) {
             outcome.merge(self.report_gap(cx));
         }
-        let expired = self.ack_deadline.is_some_and(|at| at <= cx.now);
+        let expired = self.retry.deadline.is_some_and(|at| at <= cx.now);
         let restarted = expired && self.restart_late_timer(cx.now);
         if expired && !restarted {
-            self.ack_deadline = None;
+            self.retry.deadline = None;
             self.implied_nak = false;
             self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
             let reduced = self.congestion.on_timeout();
@@ -204,13 +204,13 @@ impl<C: CongestionControl> Requester<C> {
     /// have handled the answer either. Returns whether it did.
     fn restart_late_timer(&mut self, now: u64) -> bool {
         let late = |at: u64| {
-            let timeout = self.ack_timeout.unwrap_or(0);
+            let timeout = self.attr.ack_timeout.unwrap_or(0);
             now.saturating_sub(at) > timeout >> 1
         };
-        let late = self.ack_deadline.is_some_and(late);
-        let late = late && self.uncounted_retries < MAX_UNCOUNTED_RETRIES;
+        let late = self.retry.deadline.is_some_and(late);
+        let late = late && self.retry.uncounted < MAX_UNCOUNTED_RETRIES;
         if late {
-            self.uncounted_retries = self.uncounted_retries.saturating_add(1);
+            self.retry.uncounted = self.retry.uncounted.saturating_add(1);
             self.arm_ack_timer(now);
         }
         late
@@ -233,8 +233,8 @@ impl<C: CongestionControl> Requester<C> {
         match Syndrome::decode(aeth.syndrome) {
             Syndrome::Ack { .. } => {
                 let acked = self.acknowledge(cx, psn.next());
-                let read = self.slot(cx.slots, self.tail).filter(|slot| {
-                    let ends_by = slot.last_psn().since(self.una) <= psn.since(self.una);
+                let read = self.slot(cx.slots, self.queue.tail).filter(|slot| {
+                    let ends_by = slot.last_psn().since(self.psn.una) <= psn.since(self.psn.una);
                     acked.unanswered_read && ends_by
                 });
                 if let Some(read) = read {
@@ -251,7 +251,7 @@ impl<C: CongestionControl> Requester<C> {
                 Outcome::default()
             }
             // The requested retransmission is already arranged, and nothing was sent since.
-            Syndrome::RnrNak { .. } if psn == self.una && self.send_psn == self.una => {
+            Syndrome::RnrNak { .. } if psn == self.psn.una && self.psn.next == self.psn.una => {
                 self.drop_packet()
             }
             Syndrome::RnrNak { timer } => self.on_rnr_nak(cx, psn, timer),
@@ -280,23 +280,23 @@ impl<C: CongestionControl> Requester<C> {
             return self.implied_nak(cx, psn);
         }
         self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
-        if self.rnr_retry != RNR_RETRY_INFINITE {
-            let Some(left) = self.rnr_retries_left.checked_sub(1) else {
+        if self.attr.rnr_retry != RNR_RETRY_INFINITE {
+            let Some(left) = self.retry.rnr_left.checked_sub(1) else {
                 let syndrome = Syndrome::RnrNak { timer }.encode();
                 return self.fail_tail(cx, Status::RnrRetryExc, syndrome);
             };
-            self.rnr_retries_left = left;
+            self.retry.rnr_left = left;
         }
         // The packet arrived in order, so nothing is lost and the retry count starts again. (Peers
         // that violate B-13 by sending Sequence NAKs for the packets after it would use up the
         // retries.)
-        self.retries_left = self.retry_count;
+        self.retry.left = self.attr.retry_count;
         self.rewind();
         Outcome::default()
     }
 
     fn on_sequence_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn) -> Outcome {
-        if psn == self.una && self.nak_is_stale(cx.now) {
+        if psn == self.psn.una && self.nak_is_stale(cx.now) {
             return self.drop_packet();
         }
         let acked = self.acknowledge(cx, psn);
@@ -309,7 +309,7 @@ impl<C: CongestionControl> Requester<C> {
             };
         }
         self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
-        if self.send_psn == self.una || self.note_nak(acked.repaired) {
+        if self.psn.next == self.psn.una || self.note_nak(acked.repaired) {
             return self.retry(cx);
         }
         let len = self.next_repair_len(acked.repaired);
@@ -327,7 +327,7 @@ impl<C: CongestionControl> Requester<C> {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.una && self.acknowledge(cx, psn).unanswered_read {
+        if psn != self.psn.una && self.acknowledge(cx, psn).unanswered_read {
             if self.buffers() {
                 self.note_answer(cx.slots, psn);
             }
@@ -335,7 +335,7 @@ impl<C: CongestionControl> Requester<C> {
             outcome.transmit |= self.loss.gaps_are_due();
             return Ok(outcome);
         }
-        let read = self.slot(cx.slots, self.tail).filter(|slot| {
+        let read = self.slot(cx.slots, self.queue.tail).filter(|slot| {
             slot.contains(psn) && slot.op.is_read_or_atomic() && !slot.op.is_atomic()
         });
         let slot = read.ok_or(Status::BadResp)?;
@@ -349,7 +349,7 @@ impl<C: CongestionControl> Requester<C> {
             // A responder that lost a response on its own side may continue with the opcode of the
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
             // requested one, so ask again.
-            if self.retries_left == 0 {
+            if self.retry.left == 0 {
                 return Err(Status::BadResp);
             }
             return Ok(self.ask_again(cx));
@@ -374,12 +374,12 @@ impl<C: CongestionControl> Requester<C> {
         );
         let again = starts && slot.progress.retried;
         let original = at != 0 && self.on_response_within_read(packet);
-        let before = self.una;
-        self.una = psn.add(packet.packets);
+        let before = self.psn.una;
+        self.psn.una = psn.add(packet.packets);
         if last {
             self.complete_answered(cx);
         } else {
-            self.response_psns = self.response_psns.saturating_sub(packet.packets);
+            self.psn.responses = self.psn.responses.saturating_sub(packet.packets);
         }
         self.on_progress(before, original, again, cx.now);
         if original {
@@ -405,13 +405,13 @@ impl<C: CongestionControl> Requester<C> {
             return Ok(self.implied_nak(cx, psn));
         }
         let slot = self
-            .slot(cx.slots, self.tail)
+            .slot(cx.slots, self.queue.tail)
             .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn))
             .ok_or(Status::BadResp)?;
         let written = cx.env.write_atomic_result(slot, original);
         written.map_err(Fault::status)?;
-        let before = self.una;
-        self.una = psn.next();
+        let before = self.psn.una;
+        self.psn.una = psn.next();
         self.complete_answered(cx);
         self.on_progress(before, false, false, cx.now);
         self.after_read(cx.now);
@@ -422,13 +422,13 @@ impl<C: CongestionControl> Requester<C> {
     /// completes SENDs and WRITEs, and stops at a READ or atomic.
     fn acknowledge(&mut self, cx: &mut Ctx<'_, impl Env>, limit: Psn) -> Acked {
         debug_assert!(
-            limit.since(self.una) <= self.max_psn.since(self.una),
+            limit.since(self.psn.una) <= self.psn.end.since(self.psn.una),
             "an acknowledgement of what was not sent"
         );
-        let before = self.una;
+        let before = self.psn.una;
         let mut unanswered_read = false;
-        while self.una != limit && !unanswered_read {
-            let Some(slot) = self.slot(cx.slots, self.tail) else {
+        while self.psn.una != limit && !unanswered_read {
+            let Some(slot) = self.slot(cx.slots, self.queue.tail) else {
                 debug_assert!(false, "a PSN is outstanding without a work request");
                 break;
             };
@@ -436,15 +436,15 @@ impl<C: CongestionControl> Requester<C> {
             let end = slot.last_psn().next();
             if slot.op.is_read_or_atomic() {
                 unanswered_read = true;
-            } else if slot.is_started() && end.since(self.una) <= limit.since(self.una) {
-                self.una = end;
+            } else if slot.is_started() && end.since(self.psn.una) <= limit.since(self.psn.una) {
+                self.psn.una = end;
                 self.complete_answered(cx);
             } else {
-                self.una = limit;
+                self.psn.una = limit;
             }
         }
         let mut repaired = None;
-        if self.una != before {
+        if self.psn.una != before {
             repaired = self.on_progress(before, false, false, cx.now);
         }
         Acked {
@@ -460,18 +460,18 @@ impl<C: CongestionControl> Requester<C> {
     /// keep a CPU busy in softirqs, which are charged to no program. Once the delay has reached
     /// [`MAX_RNR_BACKOFF`], the driver also limits the retries of all queue pairs of a user.
     fn wait_for_ready(&mut self, cx: &mut Ctx<'_, impl Env>, from: Psn, time: u64) {
-        if self.rnr_wait.is_some_and(|wait| wait.from == from) {
+        if self.retry.rnr_wait.is_some_and(|wait| wait.from == from) {
             // The NAK was repeated, or held back for reordering.
             return;
         }
-        let since = *self.rnr_since.get_or_insert(cx.now);
+        let since = *self.retry.rnr_since.get_or_insert(cx.now);
         let longer = cx.now.saturating_sub(since) >> 3;
         let mut until = cx.now.saturating_add(time.max(longer.min(MAX_RNR_BACKOFF)));
         if longer > MAX_RNR_BACKOFF {
             until = until.max(cx.env.reserve_rnr_retry(cx.now));
         }
         debug_assert!(until >= cx.now, "a wait until a time that is over");
-        self.rnr_wait = Some(RnrWait { from, until });
+        self.retry.rnr_wait = Some(RnrWait { from, until });
     }
 
     /// Handles a later answer while that to the oldest READ or atomic is missing: has the driver
@@ -480,7 +480,7 @@ impl<C: CongestionControl> Requester<C> {
         if !self.buffers() {
             return self.ask_again(cx);
         }
-        self.gaps.on_beyond(self.una, psn, cx.now);
+        self.gaps.on_beyond(self.psn.una, psn, cx.now);
         Outcome {
             buffer: true,
             ..Outcome::default()
@@ -492,7 +492,7 @@ impl<C: CongestionControl> Requester<C> {
     fn report_gap(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         self.gaps.report();
         // A pending retransmission of everything includes this packet.
-        if self.loss.repair.is_some() || self.is_asked() || self.send_psn == self.una {
+        if self.loss.repair.is_some() || self.is_asked() || self.psn.next == self.psn.una {
             return Outcome::default();
         }
         self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
@@ -516,7 +516,7 @@ impl<C: CongestionControl> Requester<C> {
             return self.fail_tail(cx, Status::RetryExc, 0);
         }
         // The timer restarts when the packet is sent.
-        self.ack_deadline = None;
+        self.retry.deadline = None;
         self.declare_lost(cx.now, cause, len);
         Outcome::transmit(true)
     }
@@ -537,7 +537,7 @@ impl<C: CongestionControl> Requester<C> {
         status: Status,
         syndrome: u8,
     ) -> bool {
-        let Some(slot) = self.slot(cx.slots, self.tail) else {
+        let Some(slot) = self.slot(cx.slots, self.queue.tail) else {
             return false;
         };
         if slot.op.is_read_or_atomic() && slot.is_started() {
@@ -549,12 +549,12 @@ impl<C: CongestionControl> Requester<C> {
         }
         let completion = slot.completion(status, syndrome);
         cx.env.complete(slot, completion);
-        if self.next == self.tail {
+        if self.queue.next == self.queue.tail {
             self.credits.on_sent(slot.op);
-            self.next = self.next.wrapping_add(1);
+            self.queue.next = self.queue.next.wrapping_add(1);
         }
         self.credits.on_completed(slot.op);
-        self.tail = self.tail.wrapping_add(1);
+        self.queue.tail = self.queue.tail.wrapping_add(1);
         true
     }
 
@@ -569,14 +569,14 @@ impl<C: CongestionControl> Requester<C> {
     /// Completes the executed local operations at the tail.
     pub(super) fn complete_local(&mut self, cx: &mut Ctx<'_, impl Env>) {
         let executed = |slot: &SendSlot<_>| slot.op.is_local() && slot.is_started();
-        while self.slot(cx.slots, self.tail).is_some_and(executed) {
+        while self.slot(cx.slots, self.queue.tail).is_some_and(executed) {
             self.complete_tail(cx, Status::Success, 0);
         }
     }
 
     /// Completes the oldest work request if it failed locally.
     pub(super) fn complete_failed(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
-        let tail = self.slot(cx.slots, self.tail);
+        let tail = self.slot(cx.slots, self.queue.tail);
         match tail.map(|slot| slot.progress.state) {
             Some(SlotState::Failed(status)) => self.fail_tail(cx, status, 0),
             _ => Outcome::default(),
@@ -612,7 +612,7 @@ impl<C: CongestionControl> Requester<C> {
             "work requests are flushed in a state that executes them"
         );
         for _ in 0..MAX_FLUSH {
-            let Some(slot) = self.slot(cx.slots, self.tail) else {
+            let Some(slot) = self.slot(cx.slots, self.queue.tail) else {
                 return;
             };
             let status = match slot.progress.state {
@@ -625,12 +625,12 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Forgets the packets in flight and all timers.
     fn stop(&mut self) {
-        self.una = self.max_psn;
+        self.psn.una = self.psn.end;
         self.rewind();
         self.reads = 0;
         self.implied_nak = false;
-        self.rnr_wait = None;
-        self.rnr_since = None;
+        self.retry.rnr_wait = None;
+        self.retry.rnr_since = None;
         self.congestion.stop_waiting();
     }
 }

@@ -117,7 +117,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Notes a READ response beyond `una`.
     pub(super) fn note_answer<P>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
         debug_assert!(self.is_outstanding(psn), "a response to no request");
-        let at = psn.since(self.una);
+        let at = psn.since(self.psn.una);
         let before = self.distance(self.loss.scoreboard.seen);
         if at >= before {
             self.loss.scoreboard.seen = psn.next();
@@ -137,19 +137,20 @@ impl<C: CongestionControl> Requester<C> {
         // take that answer for the whole READ (rdma_rxe does).
         let passed = self.distance(self.loss.scoreboard.passed);
         let read = self.slot(slots, gap.number);
-        let is_passed = read.is_some_and(|read| read.progress.first_psn.since(self.una) < passed);
+        let is_passed =
+            read.is_some_and(|read| read.progress.first_psn.since(self.psn.una) < passed);
         // A gap that starts at `una` is repaired as a loss. With reordering, a late packet is not
         // asked for at once.
         let asks = before != 0 && !self.gaps.is_late() && !is_passed;
-        if !asks || !self.loss.scoreboard.push(gap) || gap.until.since(self.una) < at {
+        if !asks || !self.loss.scoreboard.push(gap) || gap.until.since(self.psn.una) < at {
             self.loss.scoreboard.passed = psn;
         }
     }
 
     /// Returns the distance from `una` to a PSN of the scoreboard; 0 if that is stale.
     fn distance(&self, psn: Psn) -> u32 {
-        match psn.since(self.una) {
-            distance if distance <= self.max_psn.since(self.una) => distance,
+        match psn.since(self.psn.una) {
+            distance if distance <= self.psn.end.since(self.psn.una) => distance,
             _ => 0,
         }
     }
@@ -157,18 +158,18 @@ impl<C: CongestionControl> Requester<C> {
     /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
     /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
     fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
-        let mut number = self.tail.wrapping_add(1);
+        let mut number = self.queue.tail.wrapping_add(1);
         for _ in 0..MAX_SEARCH {
             let Some(slot) = self.slot(slots, number).filter(|slot| slot.is_started()) else {
                 return Search::Nothing;
             };
-            let first = slot.progress.first_psn.since(self.una);
+            let first = slot.progress.first_psn.since(self.psn.una);
             if first >= to && !slot.op.is_local() {
                 return Search::Nothing;
             }
-            if slot.last_psn().since(self.una) >= from && slot.op == SendOp::Read {
+            if slot.last_psn().since(self.psn.una) >= from && slot.op == SendOp::Read {
                 return Search::Found(Gap {
-                    from: self.una.add(first.max(from)),
+                    from: self.psn.una.add(first.max(from)),
                     until: slot.last_psn().next(),
                     number,
                     asked: false,
@@ -186,7 +187,7 @@ impl<C: CongestionControl> Requester<C> {
             let Some(gap) = gap.filter(|gap| !gap.asked) else {
                 continue;
             };
-            if self.rnr_wait.is_some() || !self.congestion.admit(cx.now) {
+            if self.retry.rnr_wait.is_some() || !self.congestion.admit(cx.now) {
                 return true;
             }
             if poll.progress.sent >= poll.budget {

@@ -33,7 +33,7 @@ impl<C: CongestionControl> Requester<C> {
             self.flush(cx);
             progress.more = self.is_flushing();
         }
-        if self.state != State::Ready || self.waits_for_ready(self.una) {
+        if self.state != State::Ready || self.waits_for_ready(self.psn.una) {
             return progress;
         }
         let poll = &mut Poll { budget, progress };
@@ -45,7 +45,8 @@ impl<C: CongestionControl> Requester<C> {
             proceed = self.send_gaps(cx, poll);
         }
         let mut without_packet = 0_u32;
-        while proceed && self.next != self.head && !self.waits_for_ready(self.send_psn) {
+        while proceed && self.queue.next != self.queue.head && !self.waits_for_ready(self.psn.next)
+        {
             if poll.progress.sent.saturating_add(without_packet) >= poll.budget {
                 poll.progress.more = self.can_send(cx.slots);
                 break;
@@ -70,16 +71,19 @@ impl<C: CongestionControl> Requester<C> {
     /// queue can go on.
     #[inline]
     fn execute_next(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
-        debug_assert!(self.next != self.head, "no work request is left to execute");
+        debug_assert!(
+            self.queue.next != self.queue.head,
+            "no work request is left to execute"
+        );
         debug_assert!(poll.progress.sent < poll.budget, "no packet is permitted");
-        let Some(slot) = Self::slot_mut(cx.slots, self.next) else {
+        let Some(slot) = Self::slot_mut(cx.slots, self.queue.next) else {
             return false;
         };
         if slot.op.is_local() {
             if !self.run_local(slot, cx.env) {
                 return false;
             }
-            self.next = self.next.wrapping_add(1);
+            self.queue.next = self.queue.next.wrapping_add(1);
             self.complete_local(cx);
             return true;
         }
@@ -94,7 +98,7 @@ impl<C: CongestionControl> Requester<C> {
         if self.service == Service::Ud && slot.length > self.mtu.bytes() {
             slot.progress.state = SlotState::Started;
             self.credits.on_sent(slot.op);
-            self.next = self.next.wrapping_add(1);
+            self.queue.next = self.queue.next.wrapping_add(1);
             self.complete_sent(cx);
             return true;
         }
@@ -112,7 +116,7 @@ impl<C: CongestionControl> Requester<C> {
             Ok(false) => {}
             Ok(true) => {
                 self.credits.on_sent(slot.op);
-                self.next = self.next.wrapping_add(1);
+                self.queue.next = self.queue.next.wrapping_add(1);
                 if !self.service.is_reliable() {
                     self.complete_sent(cx);
                 }
@@ -130,8 +134,8 @@ impl<C: CongestionControl> Requester<C> {
             poll.progress.more = true;
             return false;
         }
-        let tail = self.slot(cx.slots, self.tail);
-        if self.send_psn == self.una || tail.is_none_or(|slot| !slot.is_started()) {
+        let tail = self.slot(cx.slots, self.queue.tail);
+        if self.psn.next == self.psn.una || tail.is_none_or(|slot| !slot.is_started()) {
             self.loss.repair = None;
             return true;
         }
@@ -139,8 +143,8 @@ impl<C: CongestionControl> Requester<C> {
             // The rate limiter holds back all other packets, too.
             return true;
         }
-        let sent = self.send_again(cx, poll, self.tail, self.una);
-        let Some(slot) = Self::slot_mut(cx.slots, self.tail) else {
+        let sent = self.send_again(cx, poll, self.queue.tail, self.psn.una);
+        let Some(slot) = Self::slot_mut(cx.slots, self.queue.tail) else {
             return false;
         };
         if let Err(error) = sent {
@@ -149,7 +153,7 @@ impl<C: CongestionControl> Requester<C> {
             }
             return false;
         }
-        if self.ack_deadline.is_none() {
+        if self.retry.deadline.is_none() {
             self.arm_ack_timer(cx.now);
         }
         let len = self.on_repair_sent(cx.now, slot);
@@ -161,10 +165,10 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Retransmits the packets after the lost one that are believed to be missing, too.
     fn extend_repair(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll, len: u32) {
-        let mut number = self.tail;
-        let mut psn = self.una.next();
-        let max = len.min(self.send_psn.since(self.una));
-        while psn.since(self.una) < max
+        let mut number = self.queue.tail;
+        let mut psn = self.psn.una.next();
+        let max = len.min(self.psn.next.since(self.psn.una));
+        while psn.since(self.psn.una) < max
             && poll.progress.sent < poll.budget
             && self.congestion.admit(cx.now)
         {
@@ -211,10 +215,10 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns whether [`Requester::poll_transmit`] would do something now.
     pub(super) fn can_send<P>(&self, slots: &[SendSlot<P>]) -> bool {
-        if self.state != State::Ready || self.waits_for_ready(self.send_psn) {
+        if self.state != State::Ready || self.waits_for_ready(self.psn.next) {
             return false;
         }
-        match self.slot(slots, self.next) {
+        match self.slot(slots, self.queue.next) {
             Some(slot) if slot.op.is_local() => self.local_may_run(slot),
             Some(slot) => self.may_send(slot),
             None => false,
@@ -228,7 +232,7 @@ impl<C: CongestionControl> Requester<C> {
             SlotState::Failed(_) => false,
             SlotState::Started => true,
             SlotState::Posted => {
-                let outstanding = self.send_psn.since(self.una);
+                let outstanding = self.psn.next.since(self.psn.una);
                 // READ responses fill the path, too. A single READ may exceed the window, and a
                 // second one keeps the path busy while the first one ends.
                 let responses_full = outstanding >= MAX_RESPONSES && self.reads > 0
@@ -248,22 +252,24 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether an RNR NAK forbids sending this unacknowledged PSN for now.
     #[inline]
     fn waits_for_ready(&self, psn: Psn) -> bool {
-        self.rnr_wait
-            .is_some_and(|wait| psn.since(self.una) >= wait.from.since(self.una))
+        self.retry
+            .rnr_wait
+            .is_some_and(|wait| psn.since(self.psn.una) >= wait.from.since(self.psn.una))
     }
 
     /// Returns the number of request packets sent and not acknowledged.
     #[inline]
     fn in_flight(&self) -> u32 {
-        let outstanding = self.send_psn.since(self.una);
-        outstanding.saturating_sub(self.response_psns)
+        let outstanding = self.psn.next.since(self.psn.una);
+        outstanding.saturating_sub(self.psn.responses)
     }
 
-    /// Returns how many packets from `send_psn` on, in the middle of a message, have the same
+    /// Returns how many packets from `psn.next` on, in the middle of a message, have the same
     /// headers and so form a burst.
     #[inline]
     fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32, now: u64) -> u32 {
-        if !slot.is_started() || at == 0 || !slot.op.carries_data() || self.rnr_wait.is_some() {
+        if !slot.is_started() || at == 0 || !slot.op.carries_data() || self.retry.rnr_wait.is_some()
+        {
             return 1;
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
@@ -272,14 +278,14 @@ impl<C: CongestionControl> Requester<C> {
             (self
                 .congestion
                 .ackreq_after()
-                .saturating_sub(self.since_ackreq))
+                .saturating_sub(self.psn.since_ackreq))
             .saturating_sub(1)
         } else {
             middle
         };
         let room = self.flight_limit().saturating_sub(self.in_flight());
         // Only retransmissions are counted, so a burst must not mix them with new packets.
-        let alike = match self.max_psn.since(self.send_psn) {
+        let alike = match self.psn.end.since(self.psn.next) {
             0 => middle,
             again => again,
         };
@@ -292,7 +298,7 @@ impl<C: CongestionControl> Requester<C> {
         burst
     }
 
-    /// Sends the packet at `send_psn`, or a burst of up to `max` packets. Returns how many were
+    /// Sends the packet at `psn.next`, or a burst of up to `max` packets. Returns how many were
     /// sent, and whether they ended the message or why the next one was not sent.
     #[inline]
     fn send_packets<E: Env>(
@@ -304,22 +310,22 @@ impl<C: CongestionControl> Requester<C> {
     ) -> (u32, Result<bool, TxError>) {
         if !slot.is_started() {
             // If the driver has no room, the next attempt may start at another PSN.
-            slot.progress.first_psn = self.send_psn;
+            slot.progress.first_psn = self.psn.next;
         }
-        let at = self.send_psn.since(slot.progress.first_psn);
+        let at = self.psn.next.since(slot.progress.first_psn);
         let last = slot.ends_at(at);
         let burst = self.burst_length(slot, at, max, now);
         let ackreq = burst == 1
             && self.service.is_reliable()
             && (last
-                || self.rtt.is_unknown() && self.send_psn == self.max_psn
-                || self.since_ackreq.wrapping_add(1) >= self.congestion.ackreq_after()
+                || self.rtt.is_unknown() && self.psn.next == self.psn.end
+                || self.psn.since_ackreq.wrapping_add(1) >= self.congestion.ackreq_after()
                 || self.congestion.take_ackreq(now));
         debug_assert!(
             burst == 1 || !last,
             "the last packet is in the middle of a message"
         );
-        let packet = self.build(slot, self.send_psn, ackreq);
+        let packet = self.build(slot, self.psn.next, ackreq);
         let (sent, result) = if burst > 1 {
             env.transmit_burst(&packet, burst, slot)
         } else {
@@ -337,12 +343,12 @@ impl<C: CongestionControl> Requester<C> {
         (sent, result.map(|()| last))
     }
 
-    /// Notes that `packets` packets from `send_psn` on were handed over.
+    /// Notes that `packets` packets from `psn.next` on were handed over.
     #[inline]
     fn note_sent<P>(&mut self, slot: &mut SendSlot<P>, now: u64, packets: u32, ackreq: bool) {
         // A READ request takes a PSN for each response, but is one packet.
         let psns = match slot.op {
-            SendOp::Read => slot.last_psn().next().since(self.send_psn),
+            SendOp::Read => slot.last_psn().next().since(self.psn.next),
             _ => packets,
         };
         debug_assert!(psns >= packets, "a packet without a PSN");
@@ -350,15 +356,15 @@ impl<C: CongestionControl> Requester<C> {
             slot.op != SendOp::Read || packets == 1,
             "a READ is one request packet"
         );
-        let since_ackreq = self.since_ackreq.wrapping_add(packets);
-        self.since_ackreq = if ackreq { 0 } else { since_ackreq };
+        let since_ackreq = self.psn.since_ackreq.wrapping_add(packets);
+        self.psn.since_ackreq = if ackreq { 0 } else { since_ackreq };
         if !slot.is_started() {
             slot.progress.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
                 self.reads = self.reads.saturating_add(1);
             }
         }
-        let sent_before = self.send_psn != self.max_psn;
+        let sent_before = self.psn.next != self.psn.end;
         if sent_before {
             slot.progress.retried = true;
             self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
@@ -366,26 +372,26 @@ impl<C: CongestionControl> Requester<C> {
             && (self.rtt.is_unknown() || self.reads <= u8::from(slot.op.is_read_or_atomic()))
         {
             // After a READ, whose time is part of the sample, only to have any.
-            self.rtt.timed.get_or_insert((self.send_psn, now));
+            self.rtt.timed.get_or_insert((self.psn.next, now));
         }
-        let begins = self.send_psn == self.una;
-        self.send_psn = self.send_psn.add(psns);
-        if self.send_psn.since(self.una) > self.max_psn.since(self.una) {
-            self.max_psn = self.send_psn;
+        let begins = self.psn.next == self.psn.una;
+        self.psn.next = self.psn.next.add(psns);
+        if self.psn.next.since(self.psn.una) > self.psn.end.since(self.psn.una) {
+            self.psn.end = self.psn.next;
         }
         if self.service.is_reliable() {
             if begins {
                 self.rtt.flight_start = now;
-                self.congestion.on_flight(self.una, now);
+                self.congestion.on_flight(self.psn.una, now);
             }
-            self.response_psns = self.response_psns.wrapping_add(psns.wrapping_sub(packets));
-            if self.ack_deadline.is_none() {
+            self.psn.responses = self.psn.responses.wrapping_add(psns.wrapping_sub(packets));
+            if self.retry.deadline.is_none() {
                 self.arm_ack_timer(now);
                 self.arm_probe(now);
             }
         } else {
             // Unreliable services have no answers (H-07): the packets are done.
-            self.una = self.send_psn;
+            self.psn.una = self.psn.next;
         }
     }
 
@@ -459,7 +465,11 @@ impl<C: CongestionControl> Requester<C> {
     fn local_may_run<P>(&self, slot: &SendSlot<P>) -> bool {
         match slot.progress.state {
             // An earlier work request may need the key again for a retransmission (F-25).
-            SlotState::Posted if slot.op == SendOp::LocalInv && self.next != self.tail => false,
+            SlotState::Posted
+                if slot.op == SendOp::LocalInv && self.queue.next != self.queue.tail =>
+            {
+                false
+            }
             SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
             SlotState::Started => true,
             SlotState::Failed(_) => false,
@@ -477,7 +487,7 @@ impl<C: CongestionControl> Requester<C> {
             return true;
         }
         // It has a position among the PSNs, but takes none.
-        slot.progress.first_psn = self.send_psn;
+        slot.progress.first_psn = self.psn.next;
         slot.progress.state = match env.local_op(slot) {
             Ok(()) => SlotState::Started,
             Err(Fault::Protection) if slot.op == SendOp::BindMw => {
@@ -490,7 +500,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Completes every work request handed over (UC and UD).
     fn complete_sent(&mut self, cx: &mut Ctx<'_, impl Env>) {
-        while self.tail != self.next && self.complete_tail(cx, Status::Success, 0) {}
+        while self.queue.tail != self.queue.next && self.complete_tail(cx, Status::Success, 0) {}
     }
 
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
@@ -499,8 +509,11 @@ impl<C: CongestionControl> Requester<C> {
     /// hardware does: programs choose the timeout and the number of retries so that they learn of a
     /// dead peer in time.
     pub(super) fn arm_ack_timer(&mut self, now: u64) {
-        let timeout = self.ack_timeout.filter(|_| self.una != self.max_psn);
-        self.ack_deadline = timeout.map(|time| now.saturating_add(time));
+        let timeout = self
+            .attr
+            .ack_timeout
+            .filter(|_| self.psn.una != self.psn.end);
+        self.retry.deadline = timeout.map(|time| now.saturating_add(time));
         debug_assert!(
             self.service.is_reliable(),
             "an unreliable service waits for a response"
@@ -510,7 +523,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether this PSN was sent and is not acknowledged.
     #[inline]
     pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
-        psn.since(self.una) < self.max_psn.since(self.una)
+        psn.since(self.psn.una) < self.psn.end.since(self.psn.una)
     }
 }
 
