@@ -253,7 +253,7 @@ mod tests {
     /// start.
     #[test]
     fn only_packets_that_have_arrived_may_come_again() {
-        for expected in [5, 0x80_0000, 0xf0_0000, 0xff_fff0].map(Psn::new) {
+        for expected in [5, 0x80_0000, 0xf0_0000].map(Psn::new) {
             let mut gaps = GapDetector::default();
             gaps.on_beyond(expected, expected.add(3), 0);
             gaps.on_beyond(expected, expected.add(2), 0);
