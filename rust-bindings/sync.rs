@@ -32,7 +32,7 @@ pub use burst_arc::BurstArc;
 pub(crate) use gate::Gate;
 pub use index_pool::IndexPool;
 pub(crate) use irq::{in_serving_softirq, in_softirq};
-pub use irq::{irqs_disabled, lock_bh, lock_irqsave, BhGuard, BhLocked, Nested, Nesting};
+pub use irq::{irqs_disabled, lock_bh, with_lock_irqsave, BhGuard, BhLocked, Nested, Nesting};
 pub use module_workqueue::{ModuleWorkqueue, OpenWorkqueue, Placement};
 pub use per_cpu::{num_possible_cpus, PerCpuCounters};
 pub use rcu::rcu_barrier;

@@ -23,7 +23,7 @@ use kernel::{
     rbtree::{Entry, RBTree, RBTreeNode, RBTreeNodeReservation},
     sync::{Arc, SpinLock},
 };
-use linux_rdma::{errno::quota_exceeded, sync::lock_irqsave, user};
+use linux_rdma::{errno::quota_exceeded, sync::with_lock_irqsave, user};
 use rrxe_core::reorder::share;
 
 /// The consumer that an object is charged to: a user, by its UID in the initial user namespace, or
@@ -154,7 +154,11 @@ impl Quota {
     pub(crate) fn charge(&self, payer: Payer) -> Result {
         let node = payer.map(|_| NewNode::new(GFP_KERNEL_ACCOUNT));
         let mut node = node.transpose()?;
-        let mut add = |exempt| lock_irqsave(&self.usage).add(self.max, payer, exempt, &mut node);
+        let mut add = |exempt| {
+            with_lock_irqsave(&self.usage, |usage| {
+                usage.add(self.max, payer, exempt, &mut node)
+            })
+        };
         match payer {
             Some(_) if add(false) => Ok(()),
             Some(_) if !user::has_sys_resource() => Err(quota_exceeded()),
@@ -165,7 +169,7 @@ impl Quota {
 
     /// Counts one object less. Any context.
     pub(crate) fn uncharge(&self, payer: Payer) {
-        let last = lock_irqsave(&self.usage).remove(payer);
+        let last = with_lock_irqsave(&self.usage, |usage| usage.remove(payer));
         // Freed without the lock.
         drop(last);
     }
@@ -177,7 +181,7 @@ impl Quota {
     /// are [`limits::RNR_RETRY_INTERVAL`] apart, since softirqs send them, even while the user's
     /// processes are stopped. Those of kernel consumers are not limited. Any context.
     pub(crate) fn reserve_rnr_retry(&self, payer: Payer, now: u64) -> u64 {
-        lock_irqsave(&self.usage).reserve_rnr_retry(payer, now)
+        with_lock_irqsave(&self.usage, |usage| usage.reserve_rnr_retry(payer, now))
     }
 }
 

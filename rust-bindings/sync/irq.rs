@@ -97,20 +97,6 @@ impl<T: Unpin> DerefMut for BhLocked<'_, T> {
     }
 }
 
-/// A [`SpinLock`] that is held with interrupts disabled. With `CONFIG_PREEMPT_RT` the lock sleeps,
-/// and interrupts stay enabled, as for `spin_lock_irqsave()` in C. Such locks must be released in
-/// reverse order.
-///
-/// # Invariants
-///
-/// `guard` is that of a lock that [`lock_irqsave`] has taken, which `spin_lock_irqsave()` returned
-/// `flags` for.
-pub struct IrqLocked<'a, T> {
-    /// Never dropped, because `drop` releases the lock.
-    guard: ManuallyDrop<SpinLockGuard<'a, T>>,
-    flags: usize,
-}
-
 /// Returns the C lock.
 #[inline]
 fn raw_lock<T>(lock: &SpinLock<T>) -> *mut raw::spinlock_t {
@@ -118,45 +104,24 @@ fn raw_lock<T>(lock: &SpinLock<T>) -> *mut raw::spinlock_t {
     (&raw const *lock).cast_mut().cast()
 }
 
-/// Disables interrupts and takes the lock (`spin_lock_irqsave()`).
+/// Disables interrupts, takes the lock (`spin_lock_irqsave()`), and calls `f` with the data. Then
+/// releases the lock and restores the interrupts. Any context.
+///
+/// There is no guard for this: two guards that are dropped in the wrong order would enable
+/// interrupts while the second lock is held. Calls nest, so each restores the state from before it.
 #[inline]
-pub fn lock_irqsave<T>(lock: &SpinLock<T>) -> IrqLocked<'_, T> {
+pub fn with_lock_irqsave<T: Unpin, R>(lock: &SpinLock<T>, f: impl FnOnce(&mut T) -> R) -> R {
     // SAFETY: A `SpinLock` is initialised. spin_lock_irqsave() (linux/spinlock.h) may be called in
     // any context.
     let flags = unsafe { raw::shim_spin_lock_irqsave(raw_lock(lock)) };
-    // SAFETY: The lock was taken just above.
-    let guard = unsafe { SpinLockGuard::new(lock, ()) };
-    // INVARIANT: The lock was taken with these flags.
-    IrqLocked {
-        guard: ManuallyDrop::new(guard),
-        flags,
-    }
-}
-
-impl<T> Deref for IrqLocked<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.guard
-    }
-}
-
-impl<T: Unpin> DerefMut for IrqLocked<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.guard
-    }
-}
-
-impl<T> Drop for IrqLocked<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        // Otherwise another lock was released before this one, which was taken first.
-        debug_assert!(cfg!(CONFIG_PREEMPT_RT) || irqs_disabled());
-        // SAFETY: The lock is held by the type invariant, and `guard` is not dropped. The guard is
-        // not `Send`, so this is the task that has taken the lock.
-        unsafe { raw::shim_spin_unlock_irqrestore(raw_lock(self.guard.lock_ref()), self.flags) };
-    }
+    // SAFETY: The lock was taken just above. The guard is never dropped, because the lock is
+    // released below.
+    let mut guard = ManuallyDrop::new(unsafe { SpinLockGuard::new(lock, ()) });
+    let result = f(&mut guard);
+    // SAFETY: This task holds the lock. `spin_lock_irqsave()` returned the flags, and each section
+    // that began since has ended, because sections are calls.
+    unsafe { raw::shim_spin_unlock_irqrestore(raw_lock(lock), flags) };
+    result
 }
 
 /// Counts, for each CPU, how deeply calls of one kind are nested. Softirqs are disabled during a

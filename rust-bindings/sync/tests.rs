@@ -7,7 +7,7 @@ mod cases {
     use crate::{
         impl_has_serial_work,
         sync::{burst::Bursts, wait_for_bursts, BurstGuard, SerialTask, SerialWork},
-        sync::{irqs_disabled, lock_irqsave, BurstArc, RcuListEntry, RcuLists, TimerCallback},
+        sync::{irqs_disabled, with_lock_irqsave, BurstArc, RcuListEntry, RcuLists, TimerCallback},
         sync::{rcu_barrier, Gate, IndexPool, Nesting, RcuTable, SoftTimer},
         sync::{BhGuard, ModuleWorkqueue, Placement},
         time,
@@ -60,14 +60,14 @@ mod cases {
         let outer = KBox::pin_init(new_spinlock!(1), GFP_KERNEL)?;
         let inner = KBox::pin_init(new_spinlock!(2), GFP_KERNEL)?;
         assert!(!irqs_disabled());
-        let mut first = lock_irqsave(&outer);
-        assert!(irqs_disabled());
-        *first += *lock_irqsave(&inner);
-        assert!(irqs_disabled());
-        drop(first);
+        with_lock_irqsave(&outer, |first| {
+            assert!(irqs_disabled());
+            *first += with_lock_irqsave(&inner, |second| *second);
+            assert!(irqs_disabled());
+        });
         assert!(!irqs_disabled());
         // Both locks are free.
-        assert_eq!((*lock_irqsave(&outer), *inner.lock()), (3, 2));
+        assert_eq!((*outer.lock(), *inner.lock()), (3, 2));
         Ok(())
     }
 

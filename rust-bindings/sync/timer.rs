@@ -8,7 +8,7 @@
 //! not suit objects that arm their timer in many places without an owner for the handle. Here the
 //! armed timer itself owns a reference to the object that contains it.
 
-use super::{lock_irqsave, smp_mb};
+use super::{smp_mb, with_lock_irqsave};
 use crate::raw;
 use kernel::{
     prelude::*,
@@ -121,29 +121,31 @@ impl<T: TimerCallback> SoftTimer<T> {
     #[cold]
     fn arm_slow(owner: ArcBorrow<'_, T>, deadline_ns: u64) {
         let this = owner.timer();
-        let mut locked = lock_irqsave(&this.owner);
-        let before = this.deadline.load(Relaxed);
-        let offset = (&raw const *this as usize).wrapping_sub(&raw const *owner as usize);
-        // A timer outside of the object would not live as long as the reference below.
-        if before <= deadline_ns || offset >= size_of::<T>() {
-            return;
-        }
-        if before == IDLE {
-            *locked = Some(owner.into());
-        }
-        // INVARIANT: The timer has a reference to the object that contains it.
-        this.deadline.store(deadline_ns, Relaxed);
-        // SAFETY: The timer is initialised by the type invariant; hrtimer_start_range_ns()
-        // (kernel/time/hrtimer.c) also restarts a timer that is queued or running. It lives until
-        // it has run or is cancelled, because it has a reference to the object that contains it.
-        unsafe {
-            raw::hrtimer_start_range_ns(
-                this.raw(),
-                i64::try_from(deadline_ns).unwrap_or(i64::MAX),
-                0,
-                raw::hrtimer_mode_HRTIMER_MODE_ABS_SOFT,
-            )
-        };
+        with_lock_irqsave(&this.owner, |reference| {
+            let before = this.deadline.load(Relaxed);
+            let offset = (&raw const *this as usize).wrapping_sub(&raw const *owner as usize);
+            // A timer outside of the object would not live as long as the reference below.
+            if before <= deadline_ns || offset >= size_of::<T>() {
+                return;
+            }
+            if before == IDLE {
+                *reference = Some(owner.into());
+            }
+            // INVARIANT: The timer has a reference to the object that contains it.
+            this.deadline.store(deadline_ns, Relaxed);
+            // SAFETY: The timer is initialised by the type invariant; hrtimer_start_range_ns()
+            // (kernel/time/hrtimer.c) also restarts a timer that is queued or running. It lives
+            // until it has run or is cancelled, because it has a reference to the object that
+            // contains it.
+            unsafe {
+                raw::hrtimer_start_range_ns(
+                    this.raw(),
+                    i64::try_from(deadline_ns).unwrap_or(i64::MAX),
+                    0,
+                    raw::hrtimer_mode_HRTIMER_MODE_ABS_SOFT,
+                )
+            };
+        });
     }
 
     /// Returns the current deadline, or `None` if the timer is not armed.
@@ -156,17 +158,19 @@ impl<T: TimerCallback> SoftTimer<T> {
     /// Returns whether no callback is running.
     fn cancel(owner: ArcBorrow<'_, T>) -> bool {
         let this = owner.timer();
-        let mut locked = lock_irqsave(&this.owner);
-        // SAFETY: The timer is initialised by the type invariant; hrtimer_try_to_cancel()
-        // (kernel/time/hrtimer.c) locks its base.
-        let removed = unsafe { raw::hrtimer_try_to_cancel(this.raw()) };
-        if removed > 0 {
+        let (removed, reference) = with_lock_irqsave(&this.owner, |reference| {
+            // SAFETY: The timer is initialised by the type invariant; hrtimer_try_to_cancel()
+            // (kernel/time/hrtimer.c) locks its base.
+            let removed = unsafe { raw::hrtimer_try_to_cancel(this.raw()) };
+            if removed <= 0 {
+                return (removed, None);
+            }
             // INVARIANT: The timer is not queued now, and gives up its reference.
             this.deadline.store(IDLE, Relaxed);
-            let reference = locked.take();
-            drop(locked);
-            drop(reference);
-        }
+            (removed, reference.take())
+        });
+        // Without the lock, which the object may contain.
+        drop(reference);
         removed >= 0
     }
 
@@ -194,21 +198,21 @@ unsafe extern "C" fn run<T: TimerCallback>(timer: *mut raw::hrtimer) {
     // `SoftTimer`, which is valid: it has a reference to the object that contains it, which is
     // taken below.
     let this = unsafe { &*timer.cast::<SoftTimer<T>>() };
-    let mut locked = lock_irqsave(&this.owner);
-    // SAFETY: The timer is initialised. Only hrtimer_start_range_ns() and hrtimer_try_to_cancel()
-    // change `is_queued`, and both are called with `owner` locked. The core clears it before it
-    // calls this function (kernel/time/hrtimer.c, `__run_hrtimer()`), and sets it again only if a
-    // callback asks for a restart.
-    let queued_again = unsafe { core::ptr::read_volatile(&raw const (*timer).is_queued) };
-    let owner = if queued_again {
-        // The timer was armed for an earlier time after it expired, so it keeps its reference.
-        locked.clone()
-    } else {
-        // INVARIANT: The timer is idle and not queued, and gives up its reference.
-        this.deadline.store(IDLE, Relaxed);
-        locked.take()
-    };
-    drop(locked);
+    let owner = with_lock_irqsave(&this.owner, |reference| {
+        // SAFETY: The timer is initialised. Only hrtimer_start_range_ns() and
+        // hrtimer_try_to_cancel() change `is_queued`, and both are called with `owner` locked. The
+        // core clears it before it calls this function (kernel/time/hrtimer.c, `__run_hrtimer()`),
+        // and sets it again only if a callback asks for a restart.
+        let queued_again = unsafe { core::ptr::read_volatile(&raw const (*timer).is_queued) };
+        if queued_again {
+            // The timer was armed for an earlier time after it expired, so it keeps its reference.
+            reference.clone()
+        } else {
+            // INVARIANT: The timer is idle and not queued, and gives up its reference.
+            this.deadline.store(IDLE, Relaxed);
+            reference.take()
+        }
+    });
     // Pairs with the barrier in `arm`.
     smp_mb();
     if let Some(owner) = owner {

@@ -20,7 +20,7 @@ use linux_rdma::{
         qp::{QpState, QpType},
         wr::{send_flags, RecvWrs, SendPart, SendWr, SendWrs},
     },
-    sync::lock_irqsave,
+    sync::with_lock_irqsave,
 };
 
 /// The rings that a kernel consumer posts to.
@@ -50,10 +50,9 @@ pub(crate) fn send(handle: &QpHandle, wrs: &mut SendWrs<'_, Rrxe>) -> Result {
         return Err(EINVAL);
     }
     let result = match &handle.poster {
-        Some(poster) => {
-            let mut producer = lock_irqsave(&poster.send);
-            wrs.try_for_each(|wr| push_send(handle, &mut producer, &wr))
-        }
+        Some(poster) => with_lock_irqsave(&poster.send, |producer| {
+            wrs.try_for_each(|wr| push_send(handle, producer, &wr))
+        }),
         None => {
             handle.qp.count(Counter::Doorbells);
             if let Some(registration) = &handle.poll_registration {
@@ -148,10 +147,9 @@ pub(crate) fn recv(handle: &QpHandle, wrs: &mut RecvWrs<'_>) -> Result {
         return Err(EINVAL);
     }
     let result = match &handle.poster {
-        Some(poster) => {
-            let mut producer = lock_irqsave(&poster.recv);
-            wrs.try_for_each(|wr| srq::push(&mut producer, &wr, handle.qp.cap.max_recv_sge))
-        }
+        Some(poster) => with_lock_irqsave(&poster.recv, |producer| {
+            wrs.try_for_each(|wr| srq::push(producer, &wr, handle.qp.cap.max_recv_sge))
+        }),
         None => Ok(()),
     };
     if handle.qp.state.get() == QpState::Error {

@@ -25,7 +25,7 @@ use kernel::{
 use linux_rdma::{
     impl_has_serial_work,
     net::{QueueLimit, TxOwner},
-    sync::{lock_irqsave, SerialTask, SerialWork},
+    sync::{with_lock_irqsave, SerialTask, SerialWork},
 };
 
 /// Smallest limit of queued packets.
@@ -74,13 +74,14 @@ impl<W: Waiter> LocalQueue<W> {
         )
     }
 
-    /// Removes and returns the first waiter, if there is room for its packets.
+    /// Removes and returns the first waiter, if there is capacity for its packets.
     fn next(&self) -> Option<Arc<W>> {
-        let mut state = lock_irqsave(&self.state);
-        if state.limit.room() == 0 {
-            return None;
-        }
-        state.waiters.pop_front().map(ListArc::into_arc)
+        with_lock_irqsave(&self.state, |state| {
+            if state.limit.room() == 0 {
+                return None;
+            }
+            state.waiters.pop_front().map(ListArc::into_arc)
+        })
     }
 
     /// Ends the admission of waiters. On return, the list is empty, and only the counting of
@@ -88,7 +89,7 @@ impl<W: Waiter> LocalQueue<W> {
     pub(crate) fn close(this: &Arc<Self>) {
         SerialWork::close(this.as_arc_borrow());
         loop {
-            let next = lock_irqsave(&this.state).waiters.pop_front();
+            let next = with_lock_irqsave(&this.state, |state| state.waiters.pop_front());
             if next.is_none() {
                 break;
             }
@@ -145,30 +146,30 @@ impl<W: Waiter> LocalShare<W> {
 
     /// Returns the number of packets that may be handed over now.
     pub(crate) fn room(&self) -> u32 {
-        let state = lock_irqsave(&self.queue.state);
-        if !state.waiters.is_empty() && self.admitted.load(Relaxed) == 0 {
-            return 0;
-        }
-        self.admitted.store(0, Relaxed);
-        state.limit.room()
+        with_lock_irqsave(&self.queue.state, |state| {
+            if !state.waiters.is_empty() && self.admitted.load(Relaxed) == 0 {
+                return 0;
+            }
+            self.admitted.store(0, Relaxed);
+            state.limit.room()
+        })
     }
 
     /// Counts packets that are about to be handed over, each with a reference to this as its owner.
     pub(crate) fn queued(&self, packets: u16) {
         self.packets.add(packets.into(), Relaxed);
-        lock_irqsave(&self.queue.state).limit.queued(packets);
+        with_lock_irqsave(&self.queue.state, |state| state.limit.queued(packets));
     }
 
     /// Appends the queue pair to the list of those that wait for room, unless it is in the list.
     pub(crate) fn wait(&self, qp: Arc<W>) {
         self.waits.store(1, Relaxed);
-        let room = {
-            let mut state = lock_irqsave(&self.queue.state);
+        let room = with_lock_irqsave(&self.queue.state, |state| {
             if let Ok(waiter) = ListArc::try_from_arc(qp) {
                 state.waiters.push_back(waiter);
             }
             state.limit.room()
-        };
+        });
         if room != 0 {
             SerialWork::<LocalQueue<W>>::queue(self.queue.as_arc_borrow(), 0);
         }
@@ -178,11 +179,10 @@ impl<W: Waiter> LocalShare<W> {
 impl<W: Waiter> TxOwner for LocalShare<W> {
     fn packet_left(&self) {
         self.packets.add(-1, Relaxed);
-        let wake = {
-            let mut state = lock_irqsave(&self.queue.state);
+        let wake = with_lock_irqsave(&self.queue.state, |state| {
             state.limit.completed();
             !state.waiters.is_empty() && state.limit.room() != 0
-        };
+        });
         if wake {
             SerialWork::<LocalQueue<W>>::queue(self.queue.as_arc_borrow(), 0);
         }

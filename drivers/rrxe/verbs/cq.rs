@@ -34,7 +34,7 @@ use linux_rdma::{
         wr::{wc, Wc, WcBuffer},
         CqEvent, CqTarget, Device, QpTarget, Udata,
     },
-    sync::{lock_irqsave, smp_mb, SerialTask, SerialWork},
+    sync::{smp_mb, with_lock_irqsave, SerialTask, SerialWork},
 };
 
 /// A completion queue, shared by queue pairs.
@@ -212,6 +212,29 @@ impl Queue {
             ring.store_release(RING_NOTIFIED, consumer);
         }
     }
+
+    /// Moves the completions of a kernel consumer to its buffer.
+    fn poll(&mut self, to: &mut WcBuffer<'_>) {
+        let Queue {
+            ring: Some(ring),
+            qps,
+            producer,
+            ..
+        } = self
+        else {
+            return;
+        };
+        let mut consumer = ring.load_acquire(RING_CONSUMER);
+        while to.has_room() && consumer != *producer {
+            let qp = qps.get_mut(ring.slot(consumer)).and_then(Option::take);
+            let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
+                break;
+            };
+            to.push(cqe.wr_id, cqe.imm_or_key, &qp, contents(&cqe));
+            consumer = consumer.wrapping_add(1);
+        }
+        ring.store_release(RING_CONSUMER, consumer);
+    }
 }
 
 impl Cq {
@@ -306,35 +329,44 @@ impl Cq {
         let to = Self::user_ring(device, cqe, udata)?;
         let capacity = to.capacity;
         let _one = self.resize_lock.lock();
-        let from = lock_irqsave(&self.queue).ring.clone().ok_or(EINVAL)?;
+        let from = with_lock_irqsave(&self.queue, |queue| queue.ring.clone()).ok_or(EINVAL)?;
         let first = from.load_acquire(RING_CONSUMER);
-        let mut moved = 0;
-        // Both rings are dropped without the lock, because unpinning may sleep.
-        loop {
-            let queue = lock_irqsave(&self.queue);
-            let used = queue.producer.wrapping_sub(first);
-            if used > from.capacity || used > capacity {
-                return Err(EINVAL);
-            }
-            let locked = (used.wrapping_sub(moved) <= MAX_LOCKED_COPY).then_some(queue);
+        let copy = |moved, used| -> Result {
             for i in moved..used {
                 let cqe: Cqe = from.read(first.wrapping_add(i))?;
                 to.write(i, &cqe)?;
             }
-            moved = used;
-            let Some(mut queue) = locked else {
-                continue;
+            Ok(())
+        };
+        let mut moved = 0;
+        // `from` and `to` keep both rings, which are dropped without the lock, because unpinning
+        // may sleep.
+        loop {
+            let used = with_lock_irqsave(&self.queue, |queue| -> Result<Option<u32>> {
+                let used = queue.producer.wrapping_sub(first);
+                if used > from.capacity || used > capacity {
+                    return Err(EINVAL);
+                }
+                if used.wrapping_sub(moved) > MAX_LOCKED_COPY {
+                    return Ok(Some(used));
+                }
+                copy(moved, used)?;
+                let armed = from.exchange(RING_ARM, 0);
+                to.exchange(RING_ARM, armed);
+                to.store_release(RING_PRODUCER, used);
+                let notified = queue.notified.wrapping_sub(first);
+                queue.producer = used;
+                queue.ring = Some(to.clone());
+                queue.set_notified(notified);
+                let events = queue.events;
+                queue.set_events(events);
+                Ok(None)
+            })?;
+            let Some(used) = used else {
+                return Ok(capacity);
             };
-            let armed = from.exchange(RING_ARM, 0);
-            to.exchange(RING_ARM, armed);
-            to.store_release(RING_PRODUCER, used);
-            let notified = queue.notified.wrapping_sub(first);
-            queue.producer = used;
-            queue.ring = Some(to);
-            queue.set_notified(notified);
-            let events = queue.events;
-            queue.set_events(events);
-            return Ok(capacity);
+            copy(moved, used)?;
+            moved = used;
         }
     }
 
@@ -342,7 +374,7 @@ impl Cq {
     /// state (IBA 10.8).
     #[inline]
     pub(crate) fn push(&self, cqe: &Cqe, qp: &Arc<QpTarget>) -> Result {
-        lock_irqsave(&self.queue).push(cqe, qp)
+        with_lock_irqsave(&self.queue, |queue| queue.push(cqe, qp))
     }
 
     /// Removes the completions of a queue pair that is being destroyed, after it has added the last
@@ -350,7 +382,7 @@ impl Cq {
     /// The provider removes those in the queues of user programs. The work is proportional to the
     /// waiting completions, whose number a kernel consumer decides.
     pub(crate) fn remove(&self, qp: &Arc<QpTarget>) {
-        let removed = lock_irqsave(&self.queue).remove(qp);
+        let removed = with_lock_irqsave(&self.queue, |queue| queue.remove(qp));
         // Reads and writes of a kernel's own ring do not fail.
         debug_assert!(removed.is_ok());
     }
@@ -359,14 +391,14 @@ impl Cq {
     /// that one was lost, only once, whichever queue pair lost it (K-01). With `later`, a softirq
     /// does that. Otherwise the caller must hold no lock.
     pub(crate) fn report(this: &Arc<Self>, lost: bool, solicited: bool, later: bool) {
-        let mut queue = lock_irqsave(&this.queue);
-        let (due, what) = if lost {
-            let reported = core::mem::replace(&mut queue.overflow_reported, true);
-            (!reported, LOST)
-        } else {
-            (queue.disarm(solicited), COMPLETIONS)
-        };
-        drop(queue);
+        let (due, what) = with_lock_irqsave(&this.queue, |queue| {
+            if lost {
+                let reported = core::mem::replace(&mut queue.overflow_reported, true);
+                (!reported, LOST)
+            } else {
+                (queue.disarm(solicited), COMPLETIONS)
+            }
+        });
         if due && (later || this.is_kernel) {
             SerialWork::<Self>::queue(this.as_arc_borrow(), what);
         } else if due {
@@ -388,47 +420,27 @@ impl Cq {
 
     /// POLL_CQ of a kernel consumer.
     pub(crate) fn poll(&self, to: &mut WcBuffer<'_>) {
-        let mut queue = lock_irqsave(&self.queue);
-        let Queue {
-            ring: Some(ring),
-            qps,
-            producer,
-            ..
-        } = &mut *queue
-        else {
-            return;
-        };
-        let mut consumer = ring.load_acquire(RING_CONSUMER);
-        while to.has_room() && consumer != *producer {
-            let qp = qps.get_mut(ring.slot(consumer)).and_then(Option::take);
-            let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
-                break;
-            };
-            to.push(cqe.wr_id, cqe.imm_or_key, &qp, contents(&cqe));
-            consumer = consumer.wrapping_add(1);
-        }
-        ring.store_release(RING_CONSUMER, consumer);
+        with_lock_irqsave(&self.queue, |queue| queue.poll(to));
     }
 
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
     /// and returns true if completions wait. A user program arms its queue itself, and calls if
     /// completions wait, or if the queue has raised [`MAX_EVENTS`] events.
     pub(crate) fn arm(&self, solicited: bool) -> bool {
-        let mut queue = lock_irqsave(&self.queue);
         if !self.is_kernel {
-            let due = queue.disarm_at_call();
-            drop(queue);
-            if due {
+            if with_lock_irqsave(&self.queue, Queue::disarm_at_call) {
                 self.notify(COMPLETIONS);
             }
             return false;
         }
-        let Some(ring) = &queue.ring else {
-            return false;
-        };
-        let wanted = if solicited { ARM_SOLICITED } else { ARM_ANY };
-        ring.store_release(RING_ARM, ring.load_acquire(RING_ARM) | wanted);
-        ring.load_acquire(RING_CONSUMER) != queue.producer
+        with_lock_irqsave(&self.queue, |queue| {
+            let Some(ring) = &queue.ring else {
+                return false;
+            };
+            let wanted = if solicited { ARM_SOLICITED } else { ARM_ANY };
+            ring.store_release(RING_ARM, ring.load_acquire(RING_ARM) | wanted);
+            ring.load_acquire(RING_CONSUMER) != queue.producer
+        })
     }
 }
 
@@ -439,7 +451,7 @@ impl Drop for CqHandle {
     /// DESTROY_CQ.
     fn drop(&mut self) {
         SerialWork::close(self.0.as_arc_borrow());
-        let old = lock_irqsave(&self.0.queue).ring.take();
+        let old = with_lock_irqsave(&self.0.queue, |queue| queue.ring.take());
         // Unpinning may sleep, so it happens without the lock.
         drop(old);
     }

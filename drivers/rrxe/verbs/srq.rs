@@ -36,7 +36,7 @@ use linux_rdma::{
         wr::{RecvWr, RecvWrs},
         Device, SrqEvent, SrqTarget, Udata, XrcSrq,
     },
-    sync::{lock_bh, lock_irqsave, ModuleWorkqueue, SerialTask, SerialWork},
+    sync::{lock_bh, with_lock_irqsave, ModuleWorkqueue, SerialTask, SerialWork},
 };
 
 /// Events, as bits of `Srq::event_work`.
@@ -225,8 +225,9 @@ impl SrqHandle {
     /// POST_SRQ_RECV of a kernel consumer.
     pub(crate) fn post(&self, wrs: &mut RecvWrs<'_>) -> Result {
         let poster = self.poster.as_ref().ok_or(not_supported())?;
-        let mut producer = lock_irqsave(poster);
-        wrs.try_for_each(|wr| push(&mut producer, &wr, self.srq.max_sge))
+        with_lock_irqsave(poster, |producer| {
+            wrs.try_for_each(|wr| push(producer, &wr, self.srq.max_sge))
+        })
     }
 }
 
