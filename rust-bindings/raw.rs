@@ -36,13 +36,13 @@ include!(env!("LINUX_RDMA_BINDINGS"));
 // this, see <https://github.com/rust-lang/rust-bindgen/issues/3196>.)
 unsafe impl<Storage> Zeroable for __BindgenBitfieldUnit<Storage> where Storage: Zeroable {}
 
-/// C functions that are safe to call: they take numbers, and have no requirement on memory. The
+/// C functions that are safe to call: they take numbers, or addresses that they do not access. The
 /// kernel itself reports a caller whose context is wrong, for example one that may not sleep.
 pub(crate) mod safe {
-    use kernel::ffi::{c_int, c_uint};
+    use kernel::ffi::{c_int, c_uint, c_void};
 
     // Safe: these are the signatures of the C functions, and the functions are as described
-    // (kernel/capability.c, kernel/rcu/tree.c, kernel/sched/core.c and syscalls.c,
+    // (kernel/capability.c, kernel/rcu/tree.c, kernel/sched/core.c, syscalls.c and wait_bit.c,
     // kernel/time/timekeeping.c, drivers/char/random.c, net/core/dev.c and rtnetlink.c; shim.c has
     // the others).
     unsafe extern "C" {
@@ -66,6 +66,7 @@ pub(crate) mod safe {
         pub(crate) safe fn single_task_running() -> bool;
         pub(crate) safe fn synchronize_net();
         pub(crate) safe fn synchronize_rcu();
+        pub(crate) safe fn wake_up_var(variable: *mut c_void);
         #[link_name = "yield"]
         pub(crate) safe fn yield_();
     }

@@ -30,6 +30,7 @@
 #include <linux/spinlock.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
+#include <linux/wait_bit.h>
 #include <linux/workqueue.h>
 #include <net/dst.h>
 #include <net/gro.h>
@@ -138,6 +139,16 @@ SHIM unsigned long shim_spin_lock_irqsave(spinlock_t *lock)
 SHIM void shim_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 {
 	spin_unlock_irqrestore(lock, flags);
+}
+
+SHIM void shim_wait_for_bits(u32 *variable, u32 bits)
+{
+	wait_var_event(variable, smp_load_acquire(variable) & bits);
+}
+
+SHIM void shim_wait_for_value(size_t *variable, size_t value)
+{
+	wait_var_event(variable, smp_load_acquire(variable) == value);
 }
 
 SHIM bool shim_in_softirq_level(void)

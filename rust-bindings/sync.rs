@@ -25,6 +25,7 @@ mod softirq_budget;
 mod tests;
 mod timer;
 mod user_thread;
+mod wait;
 
 pub use crate::compat::smp_mb;
 pub use burst::{wait_for_bursts, BurstGuard};

@@ -2,10 +2,8 @@
 
 //! A count of users that can be closed.
 
-use kernel::{
-    sync::atomic::{Acquire, Atomic, Full, Relaxed},
-    time::{delay::fsleep, Delta},
-};
+use super::wait;
+use kernel::sync::atomic::{Atomic, Full, Relaxed};
 
 /// Set in the count while the gate is closed. The lower bits count the users inside.
 const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -72,15 +70,18 @@ impl Gate {
         while let Err(other) = self.0.cmpxchg(now, now | CLOSED, Full) {
             now = other;
         }
-        while self.0.load(Acquire) != CLOSED {
-            fsleep(Delta::from_millis(1));
-        }
+        // The last user wakes this context.
+        wait::wait_for_value(&self.0, CLOSED);
     }
 }
 
 impl Drop for GateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0 .0.fetch_sub(1usize, Full);
+        // The gate may be freed as soon as the unit is removed.
+        let count = self.0 .0.as_ptr();
+        if self.0 .0.fetch_sub(1usize, Full) == CLOSED | 1 {
+            wait::wake(count);
+        }
     }
 }

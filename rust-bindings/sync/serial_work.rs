@@ -2,7 +2,7 @@
 
 //! Work of an object that one context does at a time.
 
-use super::{in_serving_softirq, ModuleWorkqueue};
+use super::{in_serving_softirq, wait, ModuleWorkqueue};
 use crate::raw;
 use kernel::{
     prelude::*,
@@ -11,7 +11,6 @@ use kernel::{
         atomic::{Atomic, Full, Relaxed},
         Arc, ArcBorrow, LockClassKey,
     },
-    time::{delay::fsleep, Delta},
     workqueue::{self, HasWork, Work, WorkItem},
 };
 
@@ -21,8 +20,11 @@ const RUNNING: u32 = 1 << 31;
 const AGAIN: u32 = 1 << 30;
 /// The work never runs again.
 const CLOSED: u32 = 1 << 29;
+/// A context waits until the work is closed. The owner of the turn closes it at its end.
+/// Set only together with [`RUNNING`].
+const CLOSING: u32 = 1 << 28;
 /// The kinds of work that are marked.
-const KINDS: u32 = CLOSED - 1;
+const KINDS: u32 = CLOSING - 1;
 
 /// Work that one context does at a time, with a work item that continues it: a try-lock with marks
 /// for pending work.
@@ -163,25 +165,43 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
     /// Marks are lost, and so is a work item that has not begun. Sleeps; must not be called from
     /// the work.
     pub fn close(this: ArcBorrow<'_, T>) {
-        let state = &this.serial_work().state;
-        loop {
-            let now = state.load(Relaxed);
-            let is_idle = now & RUNNING == 0;
-            if now & CLOSED != 0 || is_idle && state.cmpxchg(now, CLOSED, Full).is_ok() {
-                return;
-            }
-            // The work item may be behind many others, or its CPU busy with a real-time program.
-            if let Some(owner) = Self::dequeue(this) {
-                // The work item had the turn, which is this context's now.
-                state.xchg(CLOSED, Full);
-                drop(owner);
-                return;
-            }
-            fsleep(Delta::from_micros(20));
+        let work = this.serial_work();
+        let before = work.update(|now| match now & (CLOSED | RUNNING) {
+            RUNNING => now | CLOSING,
+            _ => CLOSED,
+        });
+        if before & RUNNING == 0 {
+            return;
+        }
+        // The work item may be behind many others, or its CPU busy with a real-time program.
+        if !Self::end_queued(this) {
+            wait::wait_for_bits(&work.state, CLOSED);
+        }
+    }
+
+    /// Ends the turn of the work item, if it is queued. Returns whether it was.
+    fn end_queued(this: ArcBorrow<'_, T>) -> bool {
+        // The work item had the turn, which is this context's now.
+        let owner = Self::dequeue(this);
+        if owner.is_some() {
+            this.serial_work().end_turn();
+        }
+        owner.is_some()
+    }
+
+    /// Ends the caller's turn. Marks are lost. Closes the work if a context waits for that.
+    fn end_turn(&self) {
+        let before = self.update(|now| match now & CLOSING {
+            0 => 0,
+            _ => CLOSED,
+        });
+        if before & CLOSING != 0 {
+            wait::wake(self.state.as_ptr());
         }
     }
 
     /// Takes the work item out of its queue, if it is queued. Returns its reference to the object.
+    /// Any context.
     fn dequeue(this: ArcBorrow<'_, T>) -> Option<Arc<T>> {
         let object: *const T = &*this;
         // SAFETY: `object` points to an object, whose work item is initialized. A queued item owns
@@ -212,6 +232,17 @@ impl<T: SerialTask<ID>, const ID: u64> SerialWork<T, ID> {
         now
     }
 
+    /// Ends the caller's turn if a context waits for that, and the work was not started again.
+    /// Returns whether it has.
+    #[cold]
+    fn close_idle(&self) -> bool {
+        let is_closed = self.state.cmpxchg(RUNNING | CLOSING, CLOSED, Full).is_ok();
+        if is_closed {
+            wait::wake(self.state.as_ptr());
+        }
+        is_closed
+    }
+
     /// Marks work. Returns whether the caller must do it, because no other context does.
     #[inline]
     fn enter(&self, kinds: u32) -> bool {
@@ -237,10 +268,10 @@ impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
             if in_serving_softirq() && T::avoids_softirqs(turn.0) {
                 return;
             }
-            let state = &turn.0.serial_work().state;
-            let kinds = match state.load(Relaxed) {
+            let work = turn.0.serial_work();
+            let kinds = match work.state.load(Relaxed) {
                 RUNNING => 0,
-                _ => state.xchg(RUNNING, Full) & KINDS,
+                _ => work.update(|now| now & (RUNNING | CLOSING)) & KINDS,
             };
             let more = T::round(turn.0, kinds);
             match turn.end_round(more) {
@@ -254,8 +285,8 @@ impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
     /// is left to do, or if the work was started again.
     #[inline]
     pub fn end_round(self, more: bool) -> Option<Self> {
-        let state = &self.0.serial_work().state;
-        if more || state.cmpxchg(RUNNING, 0, Full).is_err() {
+        let work = self.0.serial_work();
+        if more || work.state.cmpxchg(RUNNING, 0, Full).is_err() && !work.close_idle() {
             return Some(self);
         }
         core::mem::forget(self);
@@ -266,8 +297,9 @@ impl<T: SerialTask<ID>, const ID: u64> Turn<'_, T, ID> {
 impl<T: SerialTask<ID>, const ID: u64> Drop for Turn<'_, T, ID> {
     fn drop(&mut self) {
         let this = self.0;
+        let work = this.serial_work();
         if T::avoids_softirqs(this) && T::queue().is_none() {
-            this.serial_work().state.xchg(0, Full);
+            work.end_turn();
             T::restart(this);
             return;
         }
@@ -279,7 +311,12 @@ impl<T: SerialTask<ID>, const ID: u64> Drop for Turn<'_, T, ID> {
                 .is_ok(),
         };
         if !queued {
-            this.serial_work().state.xchg(0, Full);
+            work.end_turn();
+        } else if work.state.load(Relaxed) & CLOSING != 0 {
+            // Either this context sees the mark of `close`, or that function sees the work item:
+            // queueing and dequeueing are full barriers (kernel/workqueue.c, `queue_work_on()`,
+            // `try_to_grab_pending()`).
+            SerialWork::<T, ID>::end_queued(this);
         }
     }
 }

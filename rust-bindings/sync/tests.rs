@@ -628,6 +628,25 @@ mod cases {
     }
 
     #[test]
+    fn closing_work_waits_for_the_context_that_does_it() -> Result {
+        for left in [0, 1, 100, 100_000] {
+            let worker = Worker::new()?;
+            worker.left.store(left, Relaxed);
+            SerialWork::<Worker>::queue(worker.as_arc_borrow(), 1);
+            fsleep(Delta::from_micros(5));
+            SerialWork::close(worker.as_arc_borrow());
+            assert!(!worker.work.is_running());
+            let rounds = worker.rounds.load(Relaxed);
+            SerialWork::<Worker>::queue(worker.as_arc_borrow(), 1);
+            // A second call returns at once.
+            SerialWork::close(worker.as_arc_borrow());
+            assert_eq!(worker.rounds.load(Relaxed), rounds);
+            assert_eq!(worker.overlaps.load(Relaxed), 0);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn work_gets_all_its_marks() -> Result {
         let worker = Worker::new()?;
         worker.work.mark(1);
