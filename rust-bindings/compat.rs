@@ -9,10 +9,9 @@ use core::borrow::Borrow;
 
 /// The type of limits in `struct ib_device_attr`.
 #[cfg(linux_7_2)]
-pub type DeviceLimit = i32;
-/// The type of limits in `struct ib_device_attr`.
+pub(crate) type DeviceLimit = i32;
 #[cfg(not(linux_7_2))]
-pub type DeviceLimit = u32;
+pub(crate) type DeviceLimit = u32;
 
 /// The attribute of CREATE_SRQ that gives the ring other memory.
 #[cfg(linux_7_2)]

@@ -30,8 +30,8 @@ use linux_rdma::{
     net::NetDevice,
     rdma::{
         attr::{
-            device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, DeviceLimit, PortAttr, SrqAttr,
-            StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
+            device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName,
+            ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
         },
         device::{LinkOps, LinkRequest},
         memory::KernelMemory,
@@ -96,14 +96,14 @@ impl Driver for Rrxe {
     fn query_device(device: &Device<Self>) -> DeviceAttr {
         DeviceAttr {
             fw_ver: abi::VERSION,
-            sys_image_guid: u64::from_ne_bytes(device.data().guid),
+            sys_image_guid: device.data().guid,
             max_mr_size: limits::MAX_MR_SIZE,
             // Any page size from 4 KiB.
             page_size_cap: !0xfff,
             vendor_id: limits::VENDOR_ID,
             vendor_part_id: limits::VENDOR_PART_ID,
-            max_qp: limits::MAX_QP as DeviceLimit,
-            max_qp_wr: limits::MAX_QP_WR as DeviceLimit,
+            max_qp: limits::MAX_QP,
+            max_qp_wr: limits::MAX_QP_WR,
             device_cap_flags: (device_cap::BAD_PKEY_CNTR
                 | device_cap::BAD_QKEY_CNTR
                 | device_cap::PORT_ACTIVE_EVENT
@@ -118,32 +118,31 @@ impl Driver for Rrxe {
                 | device_cap::MEM_WINDOW_TYPE_2B
                 | device_cap::MEM_MGT_EXTENSIONS) as u64,
             kernel_cap_flags: KERNEL_CAP_ALLOW_USER_UNREG,
-            max_send_sge: limits::MAX_SGE as DeviceLimit,
-            max_recv_sge: limits::MAX_SGE as DeviceLimit,
-            max_sge_rd: limits::MAX_SGE as DeviceLimit,
-            max_cq: limits::MAX_CQ as DeviceLimit,
-            max_cqe: limits::MAX_CQE as DeviceLimit,
-            max_mr: limits::MAX_MR as DeviceLimit,
-            max_mw: limits::MAX_MW as DeviceLimit,
+            max_send_sge: limits::MAX_SGE,
+            max_recv_sge: limits::MAX_SGE,
+            max_sge_rd: limits::MAX_SGE,
+            max_cq: limits::MAX_CQ,
+            max_cqe: limits::MAX_CQE,
+            max_mr: limits::MAX_MR,
+            max_mw: limits::MAX_MW,
             max_fast_reg_page_list_len: limits::MAX_FAST_REG_PAGES,
-            max_pd: limits::MAX_PD as DeviceLimit,
-            max_qp_rd_atom: limits::MAX_RD_ATOMIC as DeviceLimit,
-            max_res_rd_atom: (limits::MAX_RD_ATOMIC * limits::MAX_QP) as DeviceLimit,
-            max_qp_init_rd_atom: limits::MAX_INIT_RD_ATOMIC as DeviceLimit,
+            max_pd: limits::MAX_PD,
+            max_qp_rd_atom: limits::MAX_RD_ATOMIC,
+            max_res_rd_atom: limits::MAX_RD_ATOMIC * limits::MAX_QP,
+            max_qp_init_rd_atom: limits::MAX_INIT_RD_ATOMIC,
             atomic_cap: ATOMIC_HCA,
-            max_mcast_grp: limits::MAX_MCAST_GRP as DeviceLimit,
-            max_mcast_qp_attach: limits::MAX_MCAST_QP_ATTACH as DeviceLimit,
-            max_total_mcast_qp_attach: limits::MAX_TOTAL_MCAST_QP_ATTACH as DeviceLimit,
-            max_ah: limits::MAX_AH as DeviceLimit,
-            max_srq: limits::MAX_SRQ as DeviceLimit,
-            max_srq_wr: limits::MAX_QP_WR as DeviceLimit,
-            max_srq_sge: limits::MAX_SGE as DeviceLimit,
+            max_mcast_grp: limits::MAX_MCAST_GRP,
+            max_mcast_qp_attach: limits::MAX_MCAST_QP_ATTACH,
+            max_total_mcast_qp_attach: limits::MAX_TOTAL_MCAST_QP_ATTACH,
+            max_ah: limits::MAX_AH,
+            max_srq: limits::MAX_SRQ,
+            max_srq_wr: limits::MAX_QP_WR,
+            max_srq_sge: limits::MAX_SGE,
             max_pkeys: limits::PKEY_TABLE_LEN,
             local_ca_ack_delay: limits::LOCAL_ACK_DELAY,
             // Completion timestamps are nanoseconds of CLOCK_MONOTONIC: 64 bits at 10^6 kHz.
             timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
-            ..Zeroable::zeroed()
         }
     }
 
@@ -153,7 +152,7 @@ impl Driver for Rrxe {
             max_mtu: mtu_to_enum(limits::MAX_MTU),
             active_mtu: mtu_to_enum(limits::ib_mtu(netdev.mtu())),
             phys_mtu: netdev.mtu(),
-            gid_tbl_len: device.data().core.config.gid_table_len as i32,
+            gid_tbl_len: device.data().core.config.gid_table_len,
             // Communication management is supported.
             port_cap_flags: 1 << 16,
             max_msg_sz: limits::MAX_MESSAGE,
@@ -161,7 +160,6 @@ impl Driver for Rrxe {
             qkey_viol_cntr,
             pkey_tbl_len: limits::PKEY_TABLE_LEN,
             max_vl_num: 1,
-            ..Zeroable::zeroed()
         }
     }
 

@@ -2,28 +2,183 @@
 
 //! Attributes of devices, ports and queues.
 
-use crate::raw;
+use crate::{compat::DeviceLimit, raw};
 use kernel::str::CStr;
 
-pub use crate::compat::DeviceLimit;
+/// Arguments of CREATE_CQ (`struct ib_cq_init_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct CqInitAttr {
+    /// The minimum number of entries.
+    pub cqe: u32,
+    /// The completion vector.
+    pub comp_vector: u32,
+    /// `IB_UVERBS_CQ_FLAGS_*`.
+    pub flags: u32,
+}
 
-/// Arguments of CREATE_CQ: the minimum number of entries, the completion vector, and
-/// `IB_UVERBS_CQ_FLAGS_*`.
-pub type CqInitAttr = raw::ib_cq_init_attr;
+impl CqInitAttr {
+    /// Reads ib_core's arguments.
+    pub(crate) fn from_raw(attr: &raw::ib_cq_init_attr) -> Self {
+        Self {
+            cqe: attr.cqe,
+            comp_vector: attr.comp_vector,
+            flags: attr.flags,
+        }
+    }
+}
 
 /// The consumer requests completion timestamps.
 pub const CQ_FLAG_TIMESTAMP: u32 = 1 << 0;
 
-/// Attributes of a shared receive queue: the maximum numbers of outstanding work requests and of
-/// data segments in each, and the limit. An event is reported when fewer work requests than the
-/// limit are left; 0 disables it.
-pub type SrqAttr = raw::ib_srq_attr;
+/// Attributes of a shared receive queue (`struct ib_srq_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct SrqAttr {
+    /// The maximum number of outstanding work requests.
+    pub max_wr: u32,
+    /// The maximum number of data segments in a work request.
+    pub max_sge: u32,
+    /// An event is reported when fewer work requests than this are left; 0 disables it.
+    pub srq_limit: u32,
+}
 
-/// Attributes of a device, named as in ib_verbs.h.
-pub type DeviceAttr = raw::ib_device_attr;
+impl SrqAttr {
+    /// Reads ib_core's attributes.
+    pub(crate) fn from_raw(attr: &raw::ib_srq_attr) -> Self {
+        Self {
+            max_wr: attr.max_wr,
+            max_sge: attr.max_sge,
+            srq_limit: attr.srq_limit,
+        }
+    }
 
-/// Attributes of a port, named as in ib_verbs.h.
-pub type PortAttr = raw::ib_port_attr;
+    /// Returns ib_core's attributes.
+    pub(crate) fn to_raw(self) -> raw::ib_srq_attr {
+        let mut attr: raw::ib_srq_attr = pin_init::zeroed();
+        attr.max_wr = self.max_wr;
+        attr.max_sge = self.max_sge;
+        attr.srq_limit = self.srq_limit;
+        attr
+    }
+}
+
+/// Attributes of a device (`struct ib_device_attr`). Others are zero.
+#[derive(Default)]
+#[expect(missing_docs, reason = "named as in ib_verbs.h")]
+pub struct DeviceAttr {
+    pub fw_ver: u64,
+    pub sys_image_guid: [u8; 8],
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub device_cap_flags: u64,
+    pub kernel_cap_flags: u64,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_sge_rd: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub max_qp_rd_atom: u32,
+    pub max_res_rd_atom: u32,
+    pub max_qp_init_rd_atom: u32,
+    pub atomic_cap: u32,
+    pub max_mw: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
+    pub max_total_mcast_qp_attach: u32,
+    pub max_ah: u32,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
+    pub max_fast_reg_page_list_len: u32,
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+    pub timestamp_mask: u64,
+    pub hca_core_clock: u64,
+}
+
+impl DeviceAttr {
+    /// Returns ib_core's attributes.
+    pub(crate) fn to_raw(&self) -> raw::ib_device_attr {
+        let mut attr: raw::ib_device_attr = pin_init::zeroed();
+        attr.fw_ver = self.fw_ver;
+        attr.sys_image_guid = u64::from_ne_bytes(self.sys_image_guid);
+        attr.max_mr_size = self.max_mr_size;
+        attr.page_size_cap = self.page_size_cap;
+        attr.vendor_id = self.vendor_id;
+        attr.vendor_part_id = self.vendor_part_id;
+        attr.max_qp = self.max_qp as DeviceLimit;
+        attr.max_qp_wr = self.max_qp_wr as DeviceLimit;
+        attr.device_cap_flags = self.device_cap_flags;
+        attr.kernel_cap_flags = self.kernel_cap_flags;
+        attr.max_send_sge = self.max_send_sge as DeviceLimit;
+        attr.max_recv_sge = self.max_recv_sge as DeviceLimit;
+        attr.max_sge_rd = self.max_sge_rd as DeviceLimit;
+        attr.max_cq = self.max_cq as DeviceLimit;
+        attr.max_cqe = self.max_cqe as DeviceLimit;
+        attr.max_mr = self.max_mr as DeviceLimit;
+        attr.max_pd = self.max_pd as DeviceLimit;
+        attr.max_qp_rd_atom = self.max_qp_rd_atom as DeviceLimit;
+        attr.max_res_rd_atom = self.max_res_rd_atom as DeviceLimit;
+        attr.max_qp_init_rd_atom = self.max_qp_init_rd_atom as DeviceLimit;
+        attr.atomic_cap = self.atomic_cap;
+        attr.max_mw = self.max_mw as DeviceLimit;
+        attr.max_mcast_grp = self.max_mcast_grp as DeviceLimit;
+        attr.max_mcast_qp_attach = self.max_mcast_qp_attach as DeviceLimit;
+        attr.max_total_mcast_qp_attach = self.max_total_mcast_qp_attach as DeviceLimit;
+        attr.max_ah = self.max_ah as DeviceLimit;
+        attr.max_srq = self.max_srq as DeviceLimit;
+        attr.max_srq_wr = self.max_srq_wr as DeviceLimit;
+        attr.max_srq_sge = self.max_srq_sge as DeviceLimit;
+        attr.max_fast_reg_page_list_len = self.max_fast_reg_page_list_len;
+        attr.max_pkeys = self.max_pkeys;
+        attr.local_ca_ack_delay = self.local_ca_ack_delay;
+        attr.timestamp_mask = self.timestamp_mask;
+        attr.hca_core_clock = self.hca_core_clock;
+        attr
+    }
+}
+
+/// Attributes of a port (`struct ib_port_attr`). ib_core's state, speed and width follow from the
+/// network device. Others are zero.
+#[derive(Default)]
+#[expect(missing_docs, reason = "named as in ib_verbs.h")]
+pub struct PortAttr {
+    /// `enum ib_mtu`; see [`mtu_to_enum`].
+    pub max_mtu: u32,
+    /// `enum ib_mtu`; see [`mtu_to_enum`].
+    pub active_mtu: u32,
+    pub phys_mtu: u32,
+    pub gid_tbl_len: u32,
+    pub port_cap_flags: u32,
+    pub max_msg_sz: u32,
+    pub bad_pkey_cntr: u32,
+    pub qkey_viol_cntr: u32,
+    pub pkey_tbl_len: u16,
+    pub max_vl_num: u8,
+}
+
+impl PortAttr {
+    /// Returns ib_core's attributes.
+    pub(crate) fn to_raw(&self) -> raw::ib_port_attr {
+        let mut attr: raw::ib_port_attr = pin_init::zeroed();
+        attr.max_mtu = self.max_mtu;
+        attr.active_mtu = self.active_mtu;
+        attr.phys_mtu = self.phys_mtu;
+        attr.gid_tbl_len = self.gid_tbl_len as i32;
+        attr.port_cap_flags = self.port_cap_flags;
+        attr.max_msg_sz = self.max_msg_sz;
+        attr.bad_pkey_cntr = self.bad_pkey_cntr;
+        attr.qkey_viol_cntr = self.qkey_viol_cntr;
+        attr.pkey_tbl_len = self.pkey_tbl_len;
+        attr.max_vl_num = self.max_vl_num;
+        attr
+    }
+}
 
 /// `IB_ATOMIC_HCA`: atomics are atomic with respect to the queue pairs of this device.
 pub const ATOMIC_HCA: u32 = raw::ib_atomic_cap_IB_ATOMIC_HCA;

@@ -171,7 +171,7 @@ impl TestQp {
     }
 
     /// Returns whether a completion is of this queue pair.
-    pub fn has(&self, wc: &super::wr::Wc) -> bool {
-        core::ptr::eq(wc.qp, &raw const *self.object)
+    pub fn has(&self, wc: &super::wr::WcEntry) -> bool {
+        core::ptr::eq(wc.0.qp, &raw const *self.object)
     }
 }

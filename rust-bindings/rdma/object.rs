@@ -232,8 +232,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Returns the attributes of the device.
     fn query_device(device: &Device<Self>) -> DeviceAttr;
-    /// Returns the attributes of the port, whose network device is `netdev`. The state, the speed
-    /// and the width of the link need not be filled in. The sizes of the tables never change.
+    /// Returns the attributes of the port, whose network device is `netdev`. The sizes of the
+    /// tables never change.
     fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr;
     /// Returns an entry of the P_Key table.
     fn query_pkey(index: u16) -> Result<u16>;

@@ -66,9 +66,42 @@ impl QpState {
     }
 }
 
-/// Capacity of a queue pair: the maximum numbers of send and receive work requests and of data
-/// segments in each, and the maximum inline data in bytes.
-pub type QpCap = raw::ib_qp_cap;
+/// Capacity of a queue pair (`struct ib_qp_cap`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpCap {
+    /// The maximum number of outstanding send work requests.
+    pub max_send_wr: u32,
+    /// The maximum number of outstanding receive work requests.
+    pub max_recv_wr: u32,
+    /// The maximum number of data segments in a send work request.
+    pub max_send_sge: u32,
+    /// The maximum number of data segments in a receive work request.
+    pub max_recv_sge: u32,
+    /// The maximum length of inline data in bytes.
+    pub max_inline_data: u32,
+}
+
+impl QpCap {
+    /// Reads ib_core's capacity.
+    fn from_raw(cap: &raw::ib_qp_cap) -> Self {
+        Self {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        }
+    }
+
+    /// Writes the capacity to that of ib_core, which has one more field, for itself.
+    pub(super) fn write_to(self, cap: &mut raw::ib_qp_cap) {
+        cap.max_send_wr = self.max_send_wr;
+        cap.max_recv_wr = self.max_recv_wr;
+        cap.max_send_sge = self.max_send_sge;
+        cap.max_recv_sge = self.max_recv_sge;
+        cap.max_inline_data = self.max_inline_data;
+    }
+}
 
 /// Arguments of CREATE_QP.
 pub struct QpInit<'a, D: Driver> {
@@ -118,7 +151,7 @@ impl<'a, D: Driver> QpInit<'a, D> {
         unsafe {
             Ok(Self {
                 qp_type,
-                cap: init.cap,
+                cap: QpCap::from_raw(&init.cap),
                 signal_all: init.sq_sig_type == raw::ib_sig_type_IB_SIGNAL_ALL_WR,
                 port: init.port_num,
                 create_flags: init.create_flags,
@@ -268,7 +301,7 @@ impl QpAttr {
         attr.sq_psn = self.sq_psn;
         attr.dest_qp_num = self.dest_qpn;
         attr.qp_access_flags = self.access_flags as i32;
-        attr.cap = cap;
+        cap.write_to(&mut attr.cap);
         if let Some(address) = self.address {
             attr.ah_attr = address.to_raw();
         }

@@ -8,12 +8,33 @@ use super::{
     object::{Ah, Driver},
 };
 use crate::{raw, shared_bytes};
-use core::{marker::PhantomData, mem::MaybeUninit, ptr, slice};
+use core::{
+    marker::PhantomData,
+    mem::{offset_of, MaybeUninit},
+    ptr, slice,
+};
 use kernel::prelude::*;
 
-/// A data segment of a work request: an address in the region that the L_Key names, and a length in
-/// bytes.
-pub type DataSegment = raw::ib_sge;
+/// A data segment of a work request (`struct ib_sge`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DataSegment {
+    /// An address in the region that `lkey` names.
+    pub addr: u64,
+    /// The length in bytes.
+    pub length: u32,
+    /// The L_Key.
+    pub lkey: u32,
+}
+
+// `segments` relies on the same layout.
+const _: () = assert!(
+    size_of::<DataSegment>() == size_of::<raw::ib_sge>()
+        && align_of::<DataSegment>() == align_of::<raw::ib_sge>()
+        && offset_of!(DataSegment, addr) == offset_of!(raw::ib_sge, addr)
+        && offset_of!(DataSegment, length) == offset_of!(raw::ib_sge, length)
+        && offset_of!(DataSegment, lkey) == offset_of!(raw::ib_sge, lkey)
+);
 
 /// Returns a scatter/gather list, which is empty if `list` is null or `count` is not positive.
 ///
@@ -23,8 +44,9 @@ pub type DataSegment = raw::ib_sge;
 unsafe fn segments<'a>(list: *const raw::ib_sge, count: i32) -> &'a [DataSegment] {
     match usize::try_from(count) {
         // SAFETY: The callers of ib_post_send() and ib_post_recv() (ib_verbs.h) pass `num_sge`
-        // elements, and do not change them until the call returns.
-        Ok(count @ 1..) if !list.is_null() => unsafe { slice::from_raw_parts(list, count) },
+        // elements, and do not change them until the call returns. A `DataSegment` has the layout
+        // of an element, and any value is valid.
+        Ok(count @ 1..) if !list.is_null() => unsafe { slice::from_raw_parts(list.cast(), count) },
         _ => &[],
     }
 }
@@ -100,13 +122,43 @@ impl<'a, D: Driver> Iterator for SendWrs<'a, D> {
 /// The part of a send work request that depends on its opcode and on the type of the queue pair.
 pub enum SendPart<'a, D: Driver> {
     /// A READ or WRITE.
-    Rdma(&'a raw::ib_rdma_wr),
+    Rdma {
+        /// The address in the peer's region.
+        remote_addr: u64,
+        /// The R_Key of the peer's region.
+        rkey: u32,
+    },
     /// An atomic operation.
-    Atomic(&'a raw::ib_atomic_wr),
+    Atomic {
+        /// The address in the peer's region.
+        remote_addr: u64,
+        /// The R_Key of the peer's region.
+        rkey: u32,
+        /// The operand that is compared or added.
+        compare_add: u64,
+        /// The operand that is stored if the comparison succeeds.
+        swap: u64,
+    },
     /// A fast registration of a region.
-    Reg(&'a raw::ib_reg_wr, &'a raw::ib_mr),
-    /// Any work request to a UD or GSI queue pair, with its address handle.
-    Ud(&'a raw::ib_ud_wr, &'a D::Ah),
+    Reg {
+        /// The new key of the region.
+        key: u32,
+        /// `IB_ACCESS_*` flags.
+        access: u32,
+        /// The address of the first byte in work requests.
+        iova: u64,
+        /// The length in bytes.
+        length: u64,
+    },
+    /// Any work request to a UD or GSI queue pair.
+    Ud {
+        /// The address handle.
+        ah: &'a D::Ah,
+        /// The number of the peer's queue pair.
+        remote_qpn: u32,
+        /// The Q_Key of the peer's queue pair.
+        remote_qkey: u32,
+    },
     /// Another opcode, or a work request that lacks its region or address handle.
     None,
 }
@@ -128,16 +180,39 @@ impl<'a, D: Driver> SendPart<'a, D> {
             match wr.opcode {
                 _ if is_ud => {
                     let ud = &*start.cast::<raw::ib_ud_wr>();
-                    Ah::<D>::data_of(ud.ah).map_or(Self::None, |ah| Self::Ud(ud, ah))
+                    Ah::<D>::data_of(ud.ah).map_or(Self::None, |ah| Self::Ud {
+                        ah,
+                        remote_qpn: ud.remote_qpn,
+                        remote_qkey: ud.remote_qkey,
+                    })
                 }
                 raw::ib_wr_opcode_IB_WR_RDMA_WRITE
                 | raw::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
-                | raw::ib_wr_opcode_IB_WR_RDMA_READ => Self::Rdma(&*start.cast()),
+                | raw::ib_wr_opcode_IB_WR_RDMA_READ => {
+                    let rdma = &*start.cast::<raw::ib_rdma_wr>();
+                    Self::Rdma {
+                        remote_addr: rdma.remote_addr,
+                        rkey: rdma.rkey,
+                    }
+                }
                 raw::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
-                | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => Self::Atomic(&*start.cast()),
+                | raw::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+                    let atomic = &*start.cast::<raw::ib_atomic_wr>();
+                    Self::Atomic {
+                        remote_addr: atomic.remote_addr,
+                        rkey: atomic.rkey,
+                        compare_add: atomic.compare_add,
+                        swap: atomic.swap,
+                    }
+                }
                 raw::ib_wr_opcode_IB_WR_REG_MR => {
                     let reg = &*start.cast::<raw::ib_reg_wr>();
-                    reg.mr.as_ref().map_or(Self::None, |mr| Self::Reg(reg, mr))
+                    reg.mr.as_ref().map_or(Self::None, |mr| Self::Reg {
+                        key: reg.key,
+                        access: reg.access as u32,
+                        iova: mr.iova,
+                        length: mr.length,
+                    })
                 }
                 _ => Self::None,
             }
@@ -263,8 +338,35 @@ pub struct RecvWr<'a> {
     pub segments: &'a [DataSegment],
 }
 
-/// A work completion, whose fields are named as in ib_verbs.h.
-pub type Wc = raw::ib_wc;
+/// A work completion (`struct ib_wc`) without its work request and queue pair.
+#[derive(Default)]
+#[expect(missing_docs, reason = "named as in ib_verbs.h")]
+pub struct Wc {
+    pub status: u32,
+    pub opcode: u32,
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    pub src_qp: u32,
+    /// Flags of [`wc`].
+    pub wc_flags: u32,
+    pub pkey_index: u16,
+    pub sl: u8,
+    pub network_hdr_type: u8,
+    pub smac: [u8; 6],
+    pub vlan_id: u16,
+}
+
+/// A work completion in a consumer's memory.
+#[repr(transparent)]
+pub struct WcEntry(pub(super) raw::ib_wc);
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl WcEntry {
+    /// Returns the length in bytes.
+    pub fn byte_len(&self) -> u32 {
+        self.0.byte_len
+    }
+}
 
 /// `IB_WC_*` flags and opcodes of kernel completions.
 pub mod wc {
@@ -286,19 +388,19 @@ pub mod wc {
 ///
 /// The first `len` entries are initialized.
 pub struct WcBuffer<'a> {
-    entries: &'a mut [MaybeUninit<Wc>],
+    entries: &'a mut [MaybeUninit<WcEntry>],
     len: usize,
 }
 
 impl<'a> WcBuffer<'a> {
     /// Creates a buffer without completions.
-    pub fn new(entries: &'a mut [MaybeUninit<Wc>]) -> Self {
+    pub fn new(entries: &'a mut [MaybeUninit<WcEntry>]) -> Self {
         // INVARIANT: No entry counts as initialized.
         Self { entries, len: 0 }
     }
 
     /// Returns the completions.
-    pub fn completions(&self) -> &[Wc] {
+    pub fn completions(&self) -> &[WcEntry] {
         let entries = self.entries.get(..self.len).unwrap_or_default();
         // SAFETY: `MaybeUninit` has the layout of its contents, and these entries are initialized
         // by the type invariant.
@@ -312,21 +414,32 @@ impl<'a> WcBuffer<'a> {
 
     /// Appends a completion of the queue pair of `qp`, if there is room and the queue pair exists:
     /// the completion names ib_core's object, which the consumer may use until it destroys that.
-    /// `imm_or_key` is the immediate data (network byte order) or the invalidated key. The caller
-    /// sets the other fields of `wc`.
-    pub fn push(&mut self, wr_id: u64, imm_or_key: u32, qp: &QpTarget, mut wc: Wc) {
+    /// `imm_or_key` is the immediate data (network byte order) or the invalidated key.
+    pub fn push(&mut self, wr_id: u64, imm_or_key: u32, qp: &QpTarget, wc: &Wc) {
         let Some(entry) = self.entries.get_mut(self.len) else {
             return;
         };
         let Some(object) = qp.object() else {
             return;
         };
-        wc.__bindgen_anon_1.wr_id = wr_id;
-        wc.ex.invalidate_rkey = imm_or_key;
-        wc.qp = object.as_ptr();
-        wc.port_num = device::PORT;
+        let mut raw: raw::ib_wc = pin_init::zeroed();
+        raw.__bindgen_anon_1.wr_id = wr_id;
+        raw.status = wc.status;
+        raw.opcode = wc.opcode;
+        raw.vendor_err = wc.vendor_err;
+        raw.byte_len = wc.byte_len;
+        raw.qp = object.as_ptr();
+        raw.ex.invalidate_rkey = imm_or_key;
+        raw.src_qp = wc.src_qp;
+        raw.wc_flags = wc.wc_flags as i32;
+        raw.pkey_index = wc.pkey_index;
+        raw.sl = wc.sl;
+        raw.port_num = device::PORT;
+        raw.smac = wc.smac;
+        raw.vlan_id = wc.vlan_id;
+        raw.network_hdr_type = wc.network_hdr_type;
         // INVARIANT: The entry is initialized here.
-        entry.write(wc);
+        entry.write(WcEntry(raw));
         self.len = self.len.wrapping_add(1);
     }
 }

@@ -71,27 +71,41 @@ fn send_op(handle: &QpHandle, wr: &SendWr<'_, Rrxe>) -> Result<(WqeOp, u32)> {
     let mut op = WqeOp::default();
     let mut ah_number = 0;
     match wr.part {
-        SendPart::Ud(ud, ah) if ah.pd == handle.qp.pd => {
+        SendPart::Ud {
+            ah,
+            remote_qpn,
+            remote_qkey,
+        } if ah.pd == handle.qp.pd => {
             ah_number = ah.number;
-            op.remote_qpn = ud.remote_qpn;
-            op.rkey_or_qkey = ud.remote_qkey;
+            op.remote_qpn = remote_qpn;
+            op.rkey_or_qkey = remote_qkey;
         }
         _ if !handle.qp.qp_type.is_connected() => return Err(EINVAL),
-        SendPart::Rdma(rdma) => {
-            op.remote_addr = rdma.remote_addr;
-            op.rkey_or_qkey = rdma.rkey;
+        SendPart::Rdma { remote_addr, rkey } => {
+            op.remote_addr = remote_addr;
+            op.rkey_or_qkey = rkey;
         }
-        SendPart::Atomic(atomic) => {
-            op.remote_addr = atomic.remote_addr;
-            op.rkey_or_qkey = atomic.rkey;
-            op.compare_add = atomic.compare_add;
-            op.swap = atomic.swap;
+        SendPart::Atomic {
+            remote_addr,
+            rkey,
+            compare_add,
+            swap,
+        } => {
+            op.remote_addr = remote_addr;
+            op.rkey_or_qkey = rkey;
+            op.compare_add = compare_add;
+            op.swap = swap;
         }
-        SendPart::Reg(reg, mr) => {
-            op.rkey_or_qkey = reg.key;
-            op.remote_addr = mr.iova;
-            op.compare_add = mr.length;
-            op.swap = (reg.access as u32).into();
+        SendPart::Reg {
+            key,
+            access,
+            iova,
+            length,
+        } => {
+            op.rkey_or_qkey = key;
+            op.remote_addr = iova;
+            op.compare_add = length;
+            op.swap = access.into();
         }
         _ => {}
     }

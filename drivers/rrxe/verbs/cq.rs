@@ -230,7 +230,7 @@ impl Queue {
             let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
                 break;
             };
-            to.push(cqe.wr_id, cqe.imm_or_key, &qp, contents(&cqe));
+            to.push(cqe.wr_id, cqe.imm_or_key, &qp, &contents(&cqe));
             consumer = consumer.wrapping_add(1);
         }
         ring.store_release(RING_CONSUMER, consumer);
@@ -489,13 +489,12 @@ fn contents(cqe: &Cqe) -> Wc {
         vendor_err: cqe.vendor_err,
         byte_len: cqe.byte_len,
         src_qp: cqe.src_qp,
-        wc_flags: flags as i32,
+        wc_flags: flags,
         pkey_index: cqe.pkey_index,
         sl: cqe.sl,
         network_hdr_type: cqe.network_hdr_type,
         smac: cqe.smac,
         vlan_id: cqe.vlan_id,
-        ..Zeroable::zeroed()
     }
 }
 
@@ -527,7 +526,7 @@ mod tests {
         cq.poll(&mut buffer);
         buffer.completions().iter().fold(0, |digits, wc| {
             assert!(qp.has(wc));
-            digits * 10 + wc.byte_len
+            digits * 10 + wc.byte_len()
         })
     }
 

@@ -6,6 +6,7 @@ use super::Ops;
 use crate::{
     raw,
     rdma::{
+        attr::CqInitAttr,
         device::Device,
         object::{errno, Cq, Driver},
         udata::Udata,
@@ -47,7 +48,8 @@ impl<D: Driver> Ops<D> {
                     udata.expect_without(&BUFFERS)?;
                 }
                 let device = Device::from_raw((*ib).device);
-                let (cq, cqe) = D::create_cq(device, &*attr, target, udata.as_mut())?;
+                let attr = CqInitAttr::from_raw(&*attr);
+                let (cq, cqe) = D::create_cq(device, &attr, target, udata.as_mut())?;
                 (*ib).cqe = cqe as c_int;
                 Ok(cq)
             })

@@ -46,7 +46,7 @@ impl<D: Driver> Ops<D> {
         // SAFETY: `setup_device()` (device.c) and `ib_uverbs_ex_query_device()` (uverbs_cmd.c) pass
         // a valid device and attributes that nothing else uses during the call.
         errno(unsafe {
-            *attr = D::query_device(Device::from_raw(ib));
+            *attr = D::query_device(Device::from_raw(ib)).to_raw();
             no_udata(Udata::from_ptr(udata).as_mut())
         })
     }
@@ -62,7 +62,7 @@ impl<D: Driver> Ops<D> {
         let Some(netdev) = device.netdev() else {
             return ENODEV.to_errno();
         };
-        *attr = D::query_port(device, &netdev);
+        *attr = D::query_port(device, &netdev).to_raw();
         let (state, physical) = match (netdev.is_up(), netdev.is_operational()) {
             (true, true) => (
                 raw::ib_port_state_IB_PORT_ACTIVE,

@@ -46,7 +46,8 @@ impl<D: Driver> Ops<D> {
                     target,
                     Udata::from_ptr(udata).as_mut(),
                 )?;
-                ((*init).cap, (*ib).qp_num) = (from.cap, number);
+                from.cap.write_to(&mut (*init).cap);
+                (*ib).qp_num = number;
                 Ok(qp)
             })
         })
@@ -92,7 +93,7 @@ impl<D: Driver> Ops<D> {
             } else {
                 raw::ib_sig_type_IB_SIGNAL_REQ_WR
             };
-            answer.cap = cap;
+            cap.write_to(&mut answer.cap);
             init.write(answer);
         }
         0

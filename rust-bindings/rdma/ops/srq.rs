@@ -7,6 +7,7 @@ use crate::{
     compat::SRQ_BUFFERS,
     raw,
     rdma::{
+        attr::SrqAttr,
         device::Device,
         object::{errno, Cq, Driver, Pd, Srq, XrcSrq, Xrcd},
         udata::Udata,
@@ -38,7 +39,7 @@ impl<D: Driver> Ops<D> {
                     _ => return Err(crate::errno::not_supported()),
                 };
                 // The caller's attributes change only if this succeeds.
-                let mut attr = (*init).attr;
+                let mut attr = SrqAttr::from_raw(&(*init).attr);
                 let (srq, number) = D::create_srq(
                     Device::from_raw((*ib).device),
                     Pd::<D>::data((*ib).pd),
@@ -47,7 +48,7 @@ impl<D: Driver> Ops<D> {
                     target,
                     udata.as_mut(),
                 )?;
-                (*init).attr = attr;
+                (*init).attr = attr.to_raw();
                 if (*init).srq_type == raw::ib_srq_type_IB_SRQT_XRC {
                     (*ib).ext.__bindgen_anon_1.xrc.srq_num = number;
                 }
@@ -84,7 +85,7 @@ impl<D: Driver> Ops<D> {
         attr: *mut raw::ib_srq_attr,
     ) -> c_int {
         // SAFETY: The queue is live, and `attr` is valid for writes (verbs.c, `ib_query_srq()`).
-        unsafe { attr.write(D::query_srq(Srq::<D>::data(ib))) };
+        unsafe { attr.write(D::query_srq(Srq::<D>::data(ib)).to_raw()) };
         0
     }
 
