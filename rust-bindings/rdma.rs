@@ -6,6 +6,7 @@
 //! objects itself (`size_ib_*` of `struct ib_device_ops`), with the ib struct first; the driver's
 //! data follows it in an [`Object`]. Users create devices through `rdma link add`, for which a
 //! driver has [`LinkOps`](device::LinkOps). It registers the devices with [`device::register`].
+//! `example.rs` has the smallest driver.
 //!
 //! C headers: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h),
 //! [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h),
@@ -15,6 +16,8 @@ pub mod address;
 pub mod attr;
 pub mod device;
 pub mod event;
+#[cfg(any(CONFIG_KUNIT = "y", clippy))]
+mod example;
 pub mod memory;
 pub mod object;
 mod ops;

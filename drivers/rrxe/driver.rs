@@ -43,6 +43,7 @@ use linux_rdma::{
 };
 use rrxe_core::pma;
 
+#[vtable]
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
     type Ucontext = Option<Poller>;

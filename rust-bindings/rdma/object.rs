@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
-use kernel::{prelude::*, str::CStr, sync::Arc};
+use kernel::{error::VTABLE_DEFAULT_ERROR, prelude::*, str::CStr, sync::Arc};
 
 /// An ib_core object, followed by the driver's data.
 ///
@@ -175,6 +175,13 @@ pub struct XrcSrq<'a, D: Driver> {
 /// ib_core serializes creation and destruction of an object against its other operations. An object
 /// without a function for its destruction is destroyed by dropping its data. Functions and drops
 /// may sleep. Exceptions are documented at each function.
+///
+/// A function with a default implementation is optional: programs and consumers get `EOPNOTSUPP`
+/// for an operation that the driver lacks. A driver that can create an object of an optional kind
+/// (counters, address handles, shared receive queues, regions for fast registration, memory
+/// windows) needs the other functions for that kind, too, or the build fails. The type of an object
+/// that the driver lacks is `()`.
+#[vtable]
 pub trait Driver: Sized + Send + Sync + 'static {
     /// The driver's data for a device.
     type Device: Send + Sync;
@@ -204,9 +211,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// ABI version for the user-space provider.
     const ABI_VERSION: u32;
     /// The statistics of a port.
-    const PORT_STATS: &'static [StatName];
+    const PORT_STATS: &'static [StatName] = &[];
     /// Indices of the statistics that counters of queue pairs do not have.
-    const PORT_ONLY_STATS: &'static [usize];
+    const PORT_ONLY_STATS: &'static [usize] = &[];
     /// Type of link in `rdma link add`.
     const LINK_TYPE: &'static CStr;
     /// Version of the driver, which `ibstat` and `ibv_devinfo` show instead of a firmware version.
@@ -236,7 +243,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// tables never change.
     fn query_port(device: &Device<Self>, netdev: &NetDevice) -> PortAttr;
     /// Returns an entry of the P_Key table.
-    fn query_pkey(index: u16) -> Result<u16>;
+    fn query_pkey(_index: u16) -> Result<u16> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Called before ib_core adds an entry to the GID table of the port. If this fails, the entry
     /// is not added. Sleeps; RTNL may be held.
@@ -246,24 +255,38 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Fills in the statistics of the port, in the order of [`PORT_STATS`](Self::PORT_STATS).
     /// ib_core adds the values of all current and former [counters](Self::Counter).
-    fn port_stats(device: &Device<Self>, values: &mut [u64]);
+    fn port_stats(_device: &Device<Self>, _values: &mut [u64]) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates counters for queue pairs. Returns them with their number, which is not 0 and which
     /// is unique in the device.
-    fn create_counter(device: &Device<Self>) -> Result<(Self::Counter, u32)>;
+    fn create_counter(_device: &Device<Self>) -> Result<(Self::Counter, u32)> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Destroys counters to which no queue pair is bound.
-    fn destroy_counter(device: &Device<Self>, counter: &Self::Counter);
+    fn destroy_counter(_device: &Device<Self>, _counter: &Self::Counter) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Binds a queue pair to counters. Returns `EBUSY` if it is bound to others.
-    fn bind_counter(counter: &Self::Counter, qp: &Self::Qp) -> Result;
+    fn bind_counter(_counter: &Self::Counter, _qp: &Self::Qp) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Unbinds a queue pair from its counters, which count nothing of it after this has returned.
-    fn unbind_counter(qp: &Self::Qp);
+    fn unbind_counter(_qp: &Self::Qp) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Returns the value of a statistic by its index in [`PORT_STATS`](Self::PORT_STATS).
-    fn counter_value(counter: &Self::Counter, stat: usize) -> u64;
+    fn counter_value(_counter: &Self::Counter, _stat: usize) -> u64 {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Returns the response to a management datagram for a port, which comes from the network, a
     /// program or ib_core. `None` leaves the datagram to ib_core and its agents. Sleeps, except for
     /// a datagram of the directed-route class.
-    fn process_mad(device: &Device<Self>, port: u32, mad: &Mad) -> Option<Mad>;
+    fn process_mad(_device: &Device<Self>, _port: u32, _mad: &Mad) -> Option<Mad> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates the driver's data for a process that opens the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
@@ -273,16 +296,22 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Creates an address handle. Must not sleep if `may_sleep` is false.
     fn create_ah(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        info: AddressInfo,
-        may_sleep: bool,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<Self::Ah>;
+        _device: &Device<Self>,
+        _pd: &Self::Pd,
+        _info: AddressInfo,
+        _may_sleep: bool,
+        _udata: Option<&mut Udata<'_>>,
+    ) -> Result<Self::Ah> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Returns the address that the handle was created with.
-    fn query_ah(ah: &Self::Ah) -> AddressInfo;
+    fn query_ah(_ah: &Self::Ah) -> AddressInfo {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Destroys an address handle. Must not sleep.
-    fn destroy_ah(ah: &Self::Ah);
+    fn destroy_ah(_ah: &Self::Ah) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates a completion queue with at least `attr.cqe` entries. Returns it with its actual
     /// number of entries.
@@ -294,11 +323,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result<(Self::Cq, u32)>;
     /// Resizes a user's completion queue. Returns its actual number of entries.
     fn resize_cq(
-        device: &Device<Self>,
-        cq: &Self::Cq,
-        cqe: u32,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<u32>;
+        _device: &Device<Self>,
+        _cq: &Self::Cq,
+        _cqe: u32,
+        _udata: Option<&mut Udata<'_>>,
+    ) -> Result<u32> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Moves completions to the buffer of a kernel consumer. Any context but hard interrupts.
     fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>);
     /// Arms a completion queue. Returns true if completions may have been missed and
@@ -322,9 +353,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// request.
     fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool);
     /// Attaches a datagram queue pair to a multicast group, given by its GID.
-    fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result;
+    fn attach_mcast(_qp: &Self::Qp, _gid: &[u8; 16]) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Detaches a queue pair from a multicast group.
-    fn detach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result;
+    fn detach_mcast(_qp: &Self::Qp, _gid: &[u8; 16]) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Posts send work requests. A user's doorbell arrives as an empty list. Any context but hard
     /// interrupts. On failure, the last work request taken from the list is the bad one.
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result;
@@ -333,32 +368,42 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result;
 
     /// Creates an XRC domain of a user program or a kernel consumer.
-    fn alloc_xrcd(device: &Device<Self>, is_user: bool) -> Result<Self::Xrcd>;
+    fn alloc_xrcd(_device: &Device<Self>, _is_user: bool) -> Result<Self::Xrcd> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates a shared receive queue and returns it with its number, which only a queue for XRC
     /// has. Updates `attr` to the granted values; the limit is ignored.
     fn create_srq(
-        device: &Device<Self>,
-        pd: &Self::Pd,
-        attr: &mut SrqAttr,
-        xrc: Option<XrcSrq<'_, Self>>,
-        target: Arc<SrqTarget>,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result<(Self::Srq, u32)>;
+        _device: &Device<Self>,
+        _pd: &Self::Pd,
+        _attr: &mut SrqAttr,
+        _xrc: Option<XrcSrq<'_, Self>>,
+        _target: Arc<SrqTarget>,
+        _udata: Option<&mut Udata<'_>>,
+    ) -> Result<(Self::Srq, u32)> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Resizes a shared receive queue to `max_wr`, and sets its limit to `limit`. On failure,
     /// neither of them changes.
     fn modify_srq(
-        device: &Device<Self>,
-        srq: &Self::Srq,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-        udata: Option<&mut Udata<'_>>,
-    ) -> Result;
+        _device: &Device<Self>,
+        _srq: &Self::Srq,
+        _max_wr: Option<u32>,
+        _limit: Option<u32>,
+        _udata: Option<&mut Udata<'_>>,
+    ) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Returns the current attributes.
-    fn query_srq(srq: &Self::Srq) -> SrqAttr;
+    fn query_srq(_srq: &Self::Srq) -> SrqAttr {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Posts receive work requests of a kernel consumer. Any context but hard interrupts. On
     /// failure, the last work request taken from the list is the bad one.
-    fn post_srq_recv(srq: &Self::Srq, wrs: &mut RecvWrs<'_>) -> Result;
+    fn post_srq_recv(_srq: &Self::Srq, _wrs: &mut RecvWrs<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates a region of all kernel memory, for kernel consumers. Like the following operations,
     /// returns the region with its key, which is its L_Key and its R_Key.
@@ -379,26 +424,40 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// if the region keeps its keys. Otherwise returns a region that replaces it, and ib_core then
     /// deregisters the old region, which must not fail. On failure, the region is unchanged.
     fn rereg_user_mr(
-        device: &Device<Self>,
-        mr: &Self::Mr,
-        pd: &Self::Pd,
-        change: &MrChange,
-    ) -> Result<Option<(Self::Mr, u32)>>;
+        _device: &Device<Self>,
+        _mr: &Self::Mr,
+        _pd: &Self::Pd,
+        _change: &MrChange,
+    ) -> Result<Option<(Self::Mr, u32)>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
     /// Allocates a region for fast registration of up to `pages` pages by a kernel consumer.
-    fn alloc_mr(device: &Device<Self>, pd: &Self::Pd, pages: u32) -> Result<(Self::Mr, u32)>;
+    fn alloc_mr(_device: &Device<Self>, _pd: &Self::Pd, _pages: u32) -> Result<(Self::Mr, u32)> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Removes the pages of such a region. None of its keys is valid at this time.
-    fn unmap_mr(mr: &Self::Mr);
+    fn unmap_mr(_mr: &Self::Mr) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Adds a page to such a region, given by its kernel address. Any context.
-    fn map_mr_page(mr: &Self::Mr, address: u64) -> Result;
+    fn map_mr_page(_mr: &Self::Mr, _address: u64) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Completes the mapping, which has `length` bytes starting at `address`. Any context.
-    fn map_mr_end(mr: &Self::Mr, address: u64, length: u64, page_size: u32) -> Result;
+    fn map_mr_end(_mr: &Self::Mr, _address: u64, _length: u64, _page_size: u32) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Allocates a memory window of type 1 or 2. Returns it with its key.
-    fn alloc_mw(device: &Device<Self>, pd: &Self::Pd, mw_type: u32) -> Result<(Self::Mw, u32)>;
+    fn alloc_mw(_device: &Device<Self>, _pd: &Self::Pd, _mw_type: u32) -> Result<(Self::Mw, u32)> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Deallocates a memory window, bound or not.
-    fn dealloc_mw(mw: &Self::Mw) -> Result;
+    fn dealloc_mw(_mw: &Self::Mw) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }
 
 /// A management datagram (MAD).
