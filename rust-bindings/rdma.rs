@@ -12,7 +12,6 @@
 //! [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h),
 //! [`include/rdma/rdma_netlink.h`](srctree/include/rdma/rdma_netlink.h).
 
-pub mod address;
 pub mod attr;
 pub mod device;
 pub mod event;
@@ -22,13 +21,14 @@ pub mod memory;
 pub mod object;
 mod ops;
 pub mod qp;
+pub mod roce;
 pub mod udata;
 pub mod wr;
 
-pub use address::AddressInfo;
 pub use device::{Device, LinkRegistration};
 #[cfg(CONFIG_KUNIT = "y")]
 pub use event::TestQp;
 pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
 pub use object::{Driver, Mad, MrChange, NewGid, Object, UserMemory, XrcSrq};
+pub use roce::AddressInfo;
 pub use udata::{no_udata, Udata};

@@ -2,7 +2,11 @@
 
 //! Devices: allocation, registration, and `rdma link add`.
 
-use super::{object::Driver, ops::Ops};
+use super::{
+    object::Driver,
+    ops::Ops,
+    roce::{DMA_DEVICE, PORT},
+};
 use crate::{
     net::{NetDevice, NetNs},
     raw,
@@ -15,9 +19,6 @@ use kernel::{
     str::CStr,
     sync::{aref::ARef, SetOnce},
 };
-
-/// The number of a device's only port.
-pub(super) const PORT: u32 = 1;
 
 /// A device, followed by the driver's data. Once it is registered, ib_core owns it.
 ///
@@ -158,9 +159,9 @@ pub fn register<D: Driver>(
     let ib = unsafe { raw::_ib_alloc_device(core::mem::size_of::<Device<D>>(), net.as_raw()) };
     let device = NonNull::new(ib.cast::<Device<D>>()).ok_or(ENOMEM)?;
     // SAFETY: This function is the only owner of the device, which has the size of `Device<D>`.
-    // ib_device_set_netdev() (device.c) may be called before registration. Without a DMA device,
-    // ib_core passes kernel addresses (device.c). If registration fails, the caller must deallocate
-    // the device (device.c, ib_register_device()): this calls `dealloc_driver`.
+    // ib_device_set_netdev() (device.c) may be called before registration. If registration fails,
+    // the caller must deallocate the device (device.c, ib_register_device()): this calls
+    // `dealloc_driver`.
     unsafe {
         (*device.as_ptr()).driver = Ops::<D>::FOR_C;
         // INVARIANT: The data is initialized, and `dealloc_driver` drops it.
@@ -180,10 +181,7 @@ pub fn register<D: Driver>(
         }
         (*ib).name_assign_type = raw::rdma_nl_name_assign_type_RDMA_NAME_ASSIGN_TYPE_USER;
         to_result(raw::ib_device_set_netdev(ib, netdev.as_raw(), PORT))
-            .and_then(|()| {
-                let (name, dma_device) = (name.as_char_ptr(), core::ptr::null_mut());
-                to_result(raw::ib_register_device(ib, name, dma_device))
-            })
+            .and_then(|()| to_result(raw::ib_register_device(ib, name.as_char_ptr(), DMA_DEVICE)))
             .inspect_err(|_| raw::ib_dealloc_device(ib))
     }
 }

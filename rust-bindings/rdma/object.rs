@@ -3,11 +3,11 @@
 //! The verbs objects, and the trait that a driver implements.
 
 use super::{
-    address::AddressInfo,
     attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
     device::{Device, LinkOps, LinkRequest},
     event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
+    roce::AddressInfo,
     udata::Udata,
     wr::{RecvWrs, SendWrs, WcBuffer},
 };

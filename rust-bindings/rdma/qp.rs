@@ -3,9 +3,9 @@
 //! Attributes of queue pairs.
 
 use super::{
-    address::AddressInfo,
-    attr, device,
+    attr,
     object::{Cq, Driver, Srq, Xrcd},
+    roce::{self, AddressInfo},
 };
 use crate::raw;
 use core::ops::Deref;
@@ -311,7 +311,7 @@ impl QpAttr {
         attr.max_rd_atomic = self.max_rd_atomic;
         attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
         attr.min_rnr_timer = self.min_rnr_timer;
-        attr.port_num = device::PORT;
+        attr.port_num = roce::PORT;
         attr.timeout = self.timeout;
         attr.retry_cnt = self.retry_cnt;
         attr.rnr_retry = self.rnr_retry;

@@ -3,9 +3,9 @@
 //! Work requests and completions of kernel consumers.
 
 use super::{
-    device,
     event::QpTarget,
     object::{Ah, Driver},
+    roce,
 };
 use crate::{raw, shared_bytes};
 use core::{
@@ -434,7 +434,7 @@ impl<'a> WcBuffer<'a> {
         raw.wc_flags = wc.wc_flags as i32;
         raw.pkey_index = wc.pkey_index;
         raw.sl = wc.sl;
-        raw.port_num = device::PORT;
+        raw.port_num = roce::PORT;
         raw.smac = wc.smac;
         raw.vlan_id = wc.vlan_id;
         raw.network_hdr_type = wc.network_hdr_type;

@@ -9,6 +9,7 @@ use crate::{
     rdma::{
         device::Device,
         object::{errno, Driver, Mad, NewGid, Ucontext},
+        roce,
         udata::{no_udata, Udata},
     },
 };
@@ -53,7 +54,7 @@ impl<D: Driver> Ops<D> {
 
     pub(super) unsafe extern "C" fn query_port(
         ib: *mut raw::ib_device,
-        port: u32,
+        _port: u32,
         attr: *mut raw::ib_port_attr,
     ) -> c_int {
         // SAFETY: The device is live until this returns. Nothing else uses the attributes during
@@ -79,11 +80,8 @@ impl<D: Driver> Ops<D> {
         };
         attr.state = state;
         attr.phys_state = physical as u8;
-        // GIDs are IP addresses (RoCEv2).
-        attr.set_ip_gids(1);
-        // SAFETY: The device is live. ib_get_eth_speed() (verbs.c) fails if the port has no network
-        // device.
-        unsafe { raw::ib_get_eth_speed(ib, port, &mut attr.active_speed, &mut attr.active_width) }
+        // SAFETY: The device is live.
+        unsafe { roce::fill_port(ib, attr) }
     }
 
     pub(super) unsafe extern "C" fn get_port_immutable(
@@ -96,10 +94,10 @@ impl<D: Driver> Ops<D> {
         // (device.c, `setup_port_data()`).
         errno(unsafe {
             to_result(Self::query_port(ib, port, &mut attr)).map(|()| {
-                (*immutable).core_cap_flags = raw::RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+                (*immutable).core_cap_flags = roce::CORE_CAP_FLAGS;
                 (*immutable).pkey_tbl_len = attr.pkey_tbl_len.into();
                 (*immutable).gid_tbl_len = attr.gid_tbl_len;
-                (*immutable).max_mad_size = raw::IB_MGMT_MAD_SIZE;
+                (*immutable).max_mad_size = roce::MAX_MAD_SIZE;
             })
         })
     }

@@ -6,9 +6,9 @@ use super::Ops;
 use crate::{
     raw,
     rdma::{
-        address::AddressInfo,
         device::Device,
         object::{errno, Ah, Driver, Pd, Xrcd},
+        roce::AddressInfo,
         udata::{no_udata, Udata},
     },
 };

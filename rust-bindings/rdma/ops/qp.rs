@@ -6,9 +6,10 @@ use super::Ops;
 use crate::{
     raw,
     rdma::{
-        device::{self, Device},
+        device::Device,
         object::{errno, Driver, Pd, Qp},
         qp::{QpAttr, QpAttrMask, QpInit},
+        roce,
         udata::{no_udata, Udata},
         wr::{RecvWrs, SendWrs},
     },
@@ -87,7 +88,7 @@ impl<D: Driver> Ops<D> {
             answer.recv_cq = (*ib).recv_cq;
             answer.srq = (*ib).srq;
             answer.qp_type = (*ib).qp_type;
-            answer.port_num = device::PORT;
+            answer.port_num = roce::PORT;
             answer.sq_sig_type = if signal_all {
                 raw::ib_sig_type_IB_SIGNAL_ALL_WR
             } else {
