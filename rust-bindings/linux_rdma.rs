@@ -22,7 +22,6 @@ mod compat;
 pub mod crc32;
 pub mod errno;
 pub mod net;
-pub mod parameter;
 pub mod random;
 mod raw;
 pub mod rdma;

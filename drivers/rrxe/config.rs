@@ -6,8 +6,7 @@ use crate::{
     limits::{path::MAX_ACK_DELAY_US, GID_TABLE_LENS},
     module_parameters,
 };
-use kernel::prelude::*;
-use linux_rdma::{parameter, sync::HAS_USER_THREADS, text_parameter};
+use linux_rdma::{parameter, sync::HAS_USER_THREADS};
 use rrxe_core::RecoveryMode;
 
 /// The configuration of a device, and of the module.
@@ -37,22 +36,18 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the module parameters, which can be set only when the module is loaded. Returns
-    /// `EINVAL` if `recovery` has another value than those it may have.
-    pub(crate) fn from_parameters() -> Result<Self> {
+    /// Reads the module parameters, which can be set only when the module is loaded.
+    pub(crate) fn from_parameters() -> Self {
         let is_set = |value: u8| value != 0;
         let ns = |us: u32| u64::from(us).saturating_mul(1000);
         let ack_delay_us: u32 = parameter(module_parameters::ack_delay_us.value());
         let gid_table_len: u32 = parameter(module_parameters::gid_table_len.value());
-        let recovery = match RECOVERY.get().map(CStr::to_bytes) {
-            None | Some(b"selective") => RecoveryMode::Selective,
-            Some(b"strict") => RecoveryMode::Strict,
-            Some(_) => {
-                pr_err!("recovery must be selective or strict\n");
-                return Err(EINVAL);
-            }
+        let recovery = if is_set(parameter(module_parameters::strict_recovery.value())) {
+            RecoveryMode::Strict
+        } else {
+            RecoveryMode::Selective
         };
-        Ok(Self {
+        Self {
             is_notification_point: is_set(parameter(module_parameters::roce_np.value())),
             is_reaction_point: is_set(parameter(module_parameters::roce_rp.value())),
             cnp_interval: ns(parameter(module_parameters::min_time_between_cnps.value())),
@@ -62,12 +57,6 @@ impl Config {
             recovery,
             poll_mode: HAS_USER_THREADS && is_set(parameter(module_parameters::poll_mode.value())),
             local_guard: is_set(parameter(module_parameters::local_guard.value())),
-        })
+        }
     }
 }
-
-text_parameter!(
-    RECOVERY,
-    "recovery",
-    "How losses are repaired: selective, or strict: go-back-N with the timers of the specification alone (default selective)"
-);

@@ -62,35 +62,39 @@ module! {
     params: {
         roce_np: u8 {
             default: 1,
-            description: "Notification point: answer packets that met with congestion (default 1)",
+            description: "Notification point: send CNPs for ECN-marked packets; 0 or 1 (default 1)",
         },
         roce_rp: u8 {
             default: 1,
-            description: "Reaction point: send as ECN-capable, slow down when notified (default 1)",
+            description: "Reaction point: mark packets ECN-capable and reduce the rate on CNPs; 0 or 1 (default 1)",
         },
         min_time_between_cnps: u32 {
             default: 50,
-            description: "Microseconds between notifications of a queue pair (default 50)",
+            description: "Minimum time between two CNPs of a queue pair, in us; 0: no minimum (default 50)",
         },
         same_host_icrc: u8 {
             default: 0,
-            description: "Packets between queue pairs of one device have ICRCs, too, and pass the stack (default 0)",
+            description: "Compute ICRCs and use the network stack between queue pairs of one device, too; 0 or 1 (default 0)",
         },
         ack_delay_us: u32 {
             default: 400,
-            description: "Microseconds by which an acknowledgement is delayed to leave with a message, 1000000 at most; 0: never (default 400)",
+            description: "Maximum delay of an ACK that is sent with a reply, in us; 0: no delay, at most 1000000 (default 400)",
         },
         gid_table_len: u32 {
             default: 256,
-            description: "Addresses of a network device that can have a GID, 16 to 256 (default 256)",
+            description: "Number of GID table entries of a device, 16 to 256 (default 256)",
         },
         local_guard: u8 {
             default: 1,
-            description: "Programs without CAP_NET_RAW may not send to UDP port 4791 where a device is (default 1)",
+            description: "Require CAP_NET_RAW to send to UDP port 4791 in namespaces with an address of a device; 0 or 1 (default 1)",
         },
         poll_mode: u8 {
             default: 1,
-            description: "Programs may have a thread of the kernel look at their send queues (default 1)",
+            description: "Allow poll mode, in which a kernel thread polls the send queues of a program; 0 or 1 (default 1)",
+        },
+        strict_recovery: u8 {
+            default: 0,
+            description: "Recover losses by go-back-N and the timers of the IBA specification only; 0 or 1 (default 0)",
         },
     },
 }
@@ -116,7 +120,7 @@ struct SharedState;
 
 impl SharedState {
     fn new() -> Result<Self> {
-        let config = config::Config::from_parameters()?;
+        let config = config::Config::from_parameters();
         let tables = tables::Tables::new()?;
         let qps = QpTables::new()?;
         let receiver = Receiver::new(qps.clone())?;

@@ -64,11 +64,11 @@ def _conversation(name):
         raise Skip(f"over the core only: {why}")
     driver = bed.here.driver
     if driver != "rrxe" and "recovery" in head:
-        raise Skip(f"{driver} has no choice of recoveries")
+        raise Skip(f"{driver} has one recovery mode only")
     differences = _known() if driver == "rdma_rxe" else {}
     if "!" + name in differences:
         raise Skip(f"not with rdma_rxe: {differences['!' + name]}")
-    parameters = f"recovery={head['recovery']}" if "recovery" in head else ""
+    parameters = "strict_recovery=1" if "recovery" in head else ""
     if parameters not in _server:
         _device.close()
         _server.clear()

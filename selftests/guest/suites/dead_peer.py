@@ -15,7 +15,7 @@ bed = testbed.Bed()
 
 # The code of the acknowledge timeout, and the number of retries.
 TIMES = {"14-7": (14, 7), "16-3": (16, 3), "18-5": (18, 5), "8-7": (8, 7)}
-RECOVERIES = ("selective", "strict")
+RECOVERIES = {"selective": 0, "strict": 1}
 
 # The shortest acknowledge timeout of rrxe in seconds (MIN_ACK_TIMEOUT in
 # drivers/rrxe/core/requester/mod.rs).
@@ -24,10 +24,10 @@ SHORTEST = 0.004
 
 @contextlib.contextmanager
 def recovering(recovery):
-    """Loads rrxe with this kind of recovery, and yields two hosts."""
+    """Loads rrxe with this recovery mode, and yields two hosts."""
     if bed.here.driver != "rrxe":
         raise Skip("rrxe promises these times")
-    with testbed.loaded_with(bed.here.machine, f"recovery={recovery}"):
+    with testbed.loaded_with(bed.here.machine, f"strict_recovery={RECOVERIES[recovery]}"):
         with testbed.namespaces(("rrxe", "rrxe")) as hosts:
             yield hosts
 

@@ -135,33 +135,33 @@ def queue_pairs(words):
 
 @case(timeout=400, debug=False)
 def strict():
-    """This host recovers by plain go-back-N (recovery=strict), and the other one does not.
+    """One host recovers by plain go-back-N (strict_recovery=1), the other one selectively.
 
     Random operations in both directions, with every byte compared.
     """
     if bed.here.driver != "rrxe":
-        raise Skip("only rrxe has a choice of recoveries")
-    with testbed.parameters_of(bed.here, "recovery=strict"):
+        raise Skip("only rrxe has two recovery modes")
+    with testbed.parameters_of(bed.here, "strict_recovery=1"):
         random_operations("loss/strict", WIRES["everything"], 5)
 
 
 @case(debug=False)
-def unknown_recovery():
-    """With an unknown recovery the module does not load, and the kernel log lists the valid
-    ones."""
+def invalid_recovery():
+    """The module does not load with an invalid value of `strict_recovery`, and the kernel log names
+    the parameter."""
     here = bed.here
     if here.driver != "rrxe":
-        raise Skip("only rrxe has a choice of recoveries")
+        raise Skip("only rrxe has two recovery modes")
     testbed.delete_link(here.machine, here.device)
     testbed.unload(here.machine, "rrxe")
     try:
         since = kernellog.place()
-        refused = here.machine.try_run("insmod /guest/rrxe/rrxe.ko recovery=quick")
-        require(refused.status != 0, "the module was loaded with recovery=quick")
+        refused = here.machine.try_run("insmod /guest/rrxe/rrxe.ko strict_recovery=quick")
+        require(refused.status != 0, "the module was loaded with strict_recovery=quick")
         told = kernellog.lines_since(since)
-        require("recovery must be selective or strict" in told, f"the kernel's log has no reason: {told}")
+        require("invalid for parameter `strict_recovery'" in told, f"the kernel log has no reason: {told}")
         found = here.machine.try_run("modinfo /guest/rrxe/rrxe.ko").output
-        require("recovery:How losses" in found, f"modinfo says {found}")
+        require("strict_recovery:Recover losses" in found, f"modinfo says {found}")
     finally:
         testbed.bring_up(here)
 

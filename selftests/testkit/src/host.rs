@@ -88,7 +88,7 @@ impl Host {
         self
     }
 
-    /// Switches to plain go-back-N, like the module with `recovery=strict`.
+    /// Switches to plain go-back-N, like the module with `strict_recovery=1`.
     pub fn strict(mut self) -> Host {
         self.reorder_buffers = [0; 2].map(ReorderBuffer::new);
         self.requester.set_recovery(RecoveryMode::Strict);
