@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The conformance table: statements, the tests that name them, and the results of those tests.
+"""The conformance page: statements, the tests that name them, and their results.
 
 Statements are in selftests/conformance/statements. A test names the statements that it tests: a
 script in its line `tests`, a host test in the name of its function (`b_08_…`) or in the comment
@@ -14,14 +14,19 @@ import os
 import re
 import runpy
 import sys
+import textwrap
 import xml.etree.ElementTree as ET
 
 from .root import TOP
 
 FOLDER = os.path.join(TOP, "selftests/conformance")
-TABLE = os.path.join(TOP, "docs/conformance.md")
+PAGE = os.path.join(TOP, "docs/conformance.md")
+
+# Columns of the page.
+_WIDTH = 100
 
 _ID = re.compile(r"\b([A-L]-\d\d)\b")
+_ITEM = re.compile(r"^- \*\*([A-L]-\d\d)\*\* ((?:.|\n  )*)", re.M)
 _OWN_ID = re.compile(r"^([a-l])_(\d\d)_")
 _RUST_TEST = re.compile(r"((?:^[ \t]*(?:///|#\[|//[^/!]).*\n)+)^[ \t]*(?:pub )?(?:async )?fn (\w+)", re.M)
 
@@ -251,7 +256,19 @@ def _tests(statement):
     return "; ".join(words) or "**none yet**"
 
 
-def table():
+def _item(indent, text):
+    """Returns the lines of an item of a list."""
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"{indent}- ",
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def page():
     """Returns the page."""
     known, _ = gather()
     ended, differences = results(), rxe_differences()
@@ -262,9 +279,9 @@ def table():
     lines = [
         "# Conformance",
         "",
-        "Statements about what a conforming RoCEv2 end point does, the tests that name each, and the results",
-        "of their last run: over the transport core, with rrxe in a guest, and the same scripts with rdma_rxe",
-        "(Linux 7.2) in a guest. Chapters are those of the InfiniBand Architecture Specification, volume 1.",
+        "Statements about a conforming RoCEv2 end point, the tests that name each, and the results of their",
+        "last run: over the transport core, with rrxe in a guest, and the same scripts with rdma_rxe (Linux",
+        "7.2) in a guest. Chapters are chapters of the InfiniBand Architecture Specification, volume 1.",
         "`selftests/run conformance-table` writes this page (docs/testing.md). “–” means: not run there, or",
         "not visible there.",
         "",
@@ -274,36 +291,33 @@ def table():
         f"| named by a test | {len(tested)} |",
         f"| with a test that passed, and none that failed | {len(good)} |",
         f"| measured with rdma_rxe | {len(measured)} |",
-        f"| where rdma_rxe does otherwise | {len(differing)} |",
-        "",
+        f"| with a deviation of rdma_rxe | {len(differing)} |",
     ]
     group = None
     for one in known.values():
         if one.group != group:
             group = one.group
-            lines += [f"## {group}", "", "| id | statement | tested by | core | rrxe | rdma_rxe |"]
-            lines += ["|---|---|---|---|---|---|"]
-        lines.append(
-            f"| {one.name} | {one.text} ({one.chapter}) | {_tests(one)} | {_core(one, ended)} | {_guest(one, ended)} | "
-            f"{_other(one, ended, differences)} |"
+            lines += ["", f"## {group}", ""]
+        lines += _item("", f"**{one.name}** {one.text} ({one.chapter})")
+        lines += _item(
+            "  ",
+            f"core: {_core(one, ended)}; rrxe: {_guest(one, ended)}; rdma_rxe: {_other(one, ended, differences)}",
         )
-        after = [other for other in known.values() if other.group == group][-1]
-        if one is after:
-            lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+        lines += _item("  ", f"tests: {_tests(one)}")
+    return "\n".join(lines) + "\n"
 
 
 def check():
-    """Returns the errors: unknown ids, and statements whose row is out of date."""
+    """Returns the errors: unknown ids, and statements whose item is out of date."""
     known, wrong = gather()
-    rows = dict(re.findall(r"^\| ([A-L]-\d\d) \| (.*)$", _read(TABLE), re.M)) if os.path.exists(TABLE) else {}
-    for name in rows:
+    found = _read(PAGE) if os.path.exists(PAGE) else ""
+    items = {name: " ".join(text.split()) for name, text in _ITEM.findall(found)}
+    for name in items:
         if name not in known:
             wrong.append(f"docs/conformance.md has {name}, which is no statement")
     for one in known.values():
-        row = rows.get(one.name)
-        cells = row.split(" | ") if row else []
-        if not row or not row.startswith(one.text) or ("**none yet**" in cells[1]) != (not one.layers()):
+        item = items.get(one.name, "")
+        if not item.startswith(" ".join(one.text.split())) or ("**none yet**" in item) != (not one.layers()):
             wrong.append(f"docs/conformance.md is out of date for {one.name}: run selftests/run conformance-table")
     for name in rxe_differences():
         if name not in script_ids():
@@ -337,6 +351,6 @@ def main(arguments):
         return 0
     if args.files:
         take_results(args.files)
-    with open(TABLE, "w", encoding="utf-8") as file:
-        file.write(table())
+    with open(PAGE, "w", encoding="utf-8") as file:
+        file.write(page())
     return 0
