@@ -44,7 +44,7 @@ pub(crate) struct CompletionQueue {
 
 /// The rings of a completion queue, and how much of the present one was read.
 struct State {
-    /// Entries taken so far.
+    /// Entries consumed so far.
     consumed: u32,
     /// All rings of the queue, present and former, each at the index of the binary logarithm of its
     /// capacity. Former ones have no contents, but keep their addresses: a thread that arms the
@@ -187,7 +187,7 @@ impl CompletionQueue {
         ManuallyDrop::new(self.reader(unsafe { self.state.held() }))
     }
 
-    /// Returns the reader for the holder of the lock, under which the ring stays the same.
+    /// Returns the reader for the holder of the lock, under which the ring does not change.
     fn reader<'a>(&'a self, state: Guard<'a, State>) -> Reader<'a> {
         Reader {
             ring: self.ring(),
@@ -261,7 +261,7 @@ impl Reader<'_> {
         self.ring.consumer().store(consumed, Ordering::Release);
     }
 
-    /// Takes up to `room` completions, passes each to `put` with its index, and returns their
+    /// Removes up to `room` completions, passes each to `put` with its index, and returns their
     /// number.
     #[inline]
     pub(crate) fn take(&mut self, room: u32, mut put: impl FnMut(u32, Cqe)) -> u32 {
@@ -284,9 +284,9 @@ impl Reader<'_> {
     }
 
     /// Removes all completions of the queue pair `qp_num`, which must be unable to complete further
-    /// work requests. The order of the other completions stays.
+    /// work requests. The other completions keep their order.
     pub(crate) fn remove(&mut self, qp_num: u32) {
-        // Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
+        // Goes from the newest entry to the oldest. Each remaining entry moves up by the number of
         // newer ones that are removed; the free entries at the old end are returned.
         let count = self.available();
         let mut removed: u32 = 0;
@@ -330,7 +330,7 @@ pub(crate) fn to_wc(entry: &Cqe) -> IbvWc {
 
 /// Returns the service level of a completion. RoCE packets have none. For a datagram the field
 /// tells the packet's network header type, as in completions of mlx5, since the verbs have no other
-/// field for it. UCX relies on this: without it, UCX takes every packet for IPv6.
+/// field for it. UCX relies on this: without it, UCX treats every packet as IPv6.
 #[inline]
 pub(crate) fn service_level(entry: &Cqe) -> u8 {
     if entry.flags & abi::CQE_GRH == 0 {
@@ -478,7 +478,7 @@ pub(crate) mod tests {
         let queue = queue(4);
         let first = queue.ring();
         assert_eq!(resize(&queue, 8, |_| Ok(())), Ok(0));
-        // A thread that is late: it will look at the number of changes and arm the other ring.
+        // A late thread: it will find a changed number and arm the other ring.
         first.arm(abi::ARM_ANY);
         // The memory was not given back.
         first.consumer().store(3, Ordering::Relaxed);
@@ -496,7 +496,7 @@ pub(crate) mod tests {
             let arming = scope.spawn(|| {
                 for _ in 0..20_000 {
                     queue.arm(abi::ARM_ANY);
-                    // Posting a send looks at the ring, too.
+                    // Posting a send reads the ring, too.
                     let _ = queue.ring().is_armed();
                 }
             });
@@ -563,7 +563,7 @@ pub(crate) mod tests {
         queue.ring().disarm();
         produce(&queue, cqe(1, 1));
         assert!(arm(&queue, abi::ARM_ANY));
-        // The kernel has taken the arm request before this side looks.
+        // The kernel has consumed the arm request before this side reads it.
         notify(&queue);
         assert!(!queue.is_event_due(abi::ARM_ANY));
         // Nothing was polled since; the program is about to poll.

@@ -2,10 +2,10 @@
 
 //! Yields the CPU after repeated empty polls.
 //!
-//! A thread that spins on an empty completion queue can keep the code it waits for off the CPU: the
-//! program at the other end if both are on one host, a worker of the peer's driver, or the kernel
-//! thread for poll mode or softirqs. The scheduler sees a busy thread and lets it run for
-//! milliseconds, although a message takes microseconds. `sched_yield` costs a thread little if it
+//! A thread that spins on an empty completion queue can keep the CPU from the code that it depends
+//! on: the program at the other end if both are on one host, a worker of the peer's driver, or the
+//! kernel thread for poll mode or softirqs. The scheduler lets a busy thread run for milliseconds,
+//! although a message takes microseconds. `sched_yield` costs a thread little if it
 //! has a CPU of its own, but milliseconds if it shares the CPU with a compute-bound thread. So a
 //! thread doubles the time before its next yield if a yield took too long for the completions that
 //! it found afterwards. Otherwise it halves that time: beside a compute-bound thread, a reset would
@@ -31,7 +31,7 @@ extern crate std;
 
 std::thread_local! {
     /// State of a thread, not of a completion queue: a thread that polls several queues may have
-    /// much to do although one of them stays empty.
+    /// much work although one of them stays empty.
     static STATE: YieldState = const { YieldState::new() };
 }
 
@@ -129,7 +129,7 @@ mod tests {
     struct Thread {
         state: YieldState,
         now: u64,
-        /// Time that other threads take after a yield.
+        /// Time for which other threads run after a yield.
         others: u64,
         yields: Vec<u64>,
     }
@@ -198,7 +198,7 @@ mod tests {
             thread.find(1);
         }
         assert!((1..6).contains(&thread.yields.len()));
-        // A thread that waits for long lets the others run nevertheless.
+        // A thread with a long wait still yields to the others.
         thread.yields.clear();
         thread.poll(2 * MAX_YIELD_COST_NS);
         assert!(!thread.yields.is_empty());

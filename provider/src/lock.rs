@@ -28,7 +28,7 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// Access to the value of a [`Lock`], which is released when the guard is dropped. If the guard is
-/// forgotten, the lock stays taken.
+/// forgotten, the lock stays held.
 #[must_use = "the lock is released when the guard is dropped"]
 pub(crate) struct Guard<'a, T>(&'a Lock<T>, PhantomData<&'a mut T>);
 

@@ -23,7 +23,7 @@ pub(crate) fn create<T, P>(make: impl FnOnce() -> Result<Owned<T>, c_int>) -> *m
     }
 }
 
-/// Frees an object if `error`, the kernel's answer, is 0. Returns `error`.
+/// Frees an object if `error`, the result of the kernel's command, is 0. Returns `error`.
 ///
 /// # Safety
 ///

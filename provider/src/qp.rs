@@ -458,8 +458,8 @@ pub(crate) mod tests {
         create(qp_type, cap, None)
     }
 
-    /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never takes an
-    /// entry, and it needs no doorbell.
+    /// Creates a queue pair without a device. It is in Ready to Send, but the kernel never consumes
+    /// an entry, and it needs no doorbell.
     fn ready(qp_type: u32, mut cap: IbvQpCap) -> Owned<Qp> {
         let qp = new(qp_type, &mut cap).ok().unwrap();
         qp.set_state(qp_state::RTS);

@@ -27,7 +27,7 @@ pub(crate) struct RecvQueue {
     published: u32,
     /// Entries that were added.
     next: u32,
-    /// Entries that the kernel had taken at the last look.
+    /// Entries that the kernel had consumed when the counter was last read.
     consumed: u32,
 }
 

@@ -213,7 +213,7 @@ impl Ring {
         self.word(abi::RING_PRODUCER)
     }
 
-    /// Returns the consumer counter: the entries taken so far.
+    /// Returns the consumer counter: the entries consumed so far.
     pub(crate) fn consumer(&self) -> &AtomicU32 {
         self.word(abi::RING_CONSUMER)
     }
@@ -226,7 +226,7 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Withdraws the request for an event. Returns the request, or 0 if the kernel has taken it.
+    /// Withdraws the request for an event. Returns the request, or 0 if the kernel has consumed it.
     pub(crate) fn disarm(&self) -> u32 {
         self.word(abi::RING_ARM).swap(0, Ordering::SeqCst)
     }

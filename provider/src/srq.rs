@@ -306,7 +306,7 @@ pub(crate) mod tests {
         let new = || ring(&context(), 8, 1).ok().unwrap();
         assert_eq!(srq.resize(new(), |_| EINVAL), Err(EINVAL));
         assert_eq!(post(&srq, 2, 0), ENOMEM);
-        // The kernel has taken one work request and moves the other.
+        // The kernel has consumed one work request and moves the other.
         let done = srq.resize(new(), |spec| {
             assert_eq!(spec.capacity, 8);
             0
