@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn says_nothing_of_what_is_not_missing() {
+    fn no_shortage_within_the_limit() {
         assert!(shortage("a region", 16 * KIB, 64 * KIB, STATUS).is_none());
         let root = b"VmPin:\t      48 kB\nCapEff:\t000001ffffffffff\n";
         assert!(shortage("a region", 20 * KIB, 64 * KIB, root).is_none());

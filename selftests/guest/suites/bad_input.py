@@ -130,7 +130,7 @@ def stale_rkey(op):
 
 
 @case(each=by_op("write", "read"))
-def nothing_needs_no_key(op):
+def zero_length_without_key(op):
     """A request of zero length is not checked against any region (C9-88)."""
     with Trial(bench) as t:
         t.send(op, sge=[], rkey=0x12345678, raddr=0)

@@ -131,7 +131,7 @@ def failure_counts_as_solicited():
 
 
 @case()
-def arming_for_more():
+def arm_any_after_solicited():
     """Armed for solicited and then for any, any completion raises an event (K-02)."""
     with Connection() as c:
         c.arm(solicited=True)
@@ -141,7 +141,7 @@ def arming_for_more():
 
 
 @case()
-def arming_for_less():
+def arm_solicited_after_any():
     """Armed for any and then for solicited, any completion still raises an event (K-02)."""
     with Connection() as c:
         c.arm()
@@ -323,7 +323,7 @@ def events_that_wait():
 
 
 @case(timeout=120)
-def events_nobody_reads():
+def unread_events():
     """A program that arms by stores and reads no event has 16 in the kernel at most.
 
     A call of the kernel raises the event that was withheld.

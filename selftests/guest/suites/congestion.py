@@ -138,7 +138,7 @@ def marked_request():
 
 
 @case()
-def nobody_is_told():
+def no_cnp():
     """L-03: no CNP is sent for unmarked packets, for wrong packets, or for CNPs."""
     with Attacker(bed, bench) as t:
         t.wire.forget()

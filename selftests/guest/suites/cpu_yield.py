@@ -47,7 +47,7 @@ def on_one_processor(asked):
 
 
 @case()
-def what_may_be_asked_for():
+def settings():
     """Values of RRXE_YIELD_US. A bad one is reported, and the device is not opened."""
     here = ours()
 

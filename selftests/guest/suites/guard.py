@@ -126,7 +126,7 @@ def arrive(version, inside, number=0, **how):
 
 
 @case(debug=("ipv6",), each=BOTH)
-def root_may(version):
+def cap_net_raw(version):
     """Control: a correctly forged datagram with CAP_NET_RAW is accepted as the peer's."""
     arrive(version, privilege.aside)
 
@@ -175,7 +175,7 @@ def _ways(version, source, destination):
 
 
 @case(each=BOTH)
-def every_way(version):
+def all_send_paths(version):
     """All ways to send are guarded.
 
     Sockets are connected or corked, or send segments, fragments, to mapped addresses, or with a

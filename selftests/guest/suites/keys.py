@@ -457,7 +457,7 @@ def more_rights():
 
 
 @case()
-def rights_to_write_to_what_was_only_read():
+def write_access_after_read_only():
     """Write access is added to memory that was pinned read-only.
 
     The program's own page is written to, not one that it was a copy of.
@@ -583,7 +583,7 @@ def numbers(end, pd, cq, kind):
 
 
 @case(each={kind: kind for kind in ("queue-pairs", "regions", "windows")})
-def numbers_rest(kind):
+def delayed_reuse(kind):
     """The number of a destroyed object is not reused soon.
 
     A late packet, or a peer's old key, thus refers to nothing.

@@ -230,7 +230,7 @@ def killed(which):
 
 
 @case(timeout=300)
-def killed_without_a_word():
+def killed_without_disconnect():
     """A program's peer does not learn of its end: perftest has no connection manager."""
     with joined() as (local, remote):
         for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw", "ib_send_bw --use-srq -q 4"):

@@ -186,7 +186,7 @@ def _objects():
 
 
 @case(timeout=400)
-def windows_against_threads():
+def concurrent_window_binding():
     """Windows are deallocated while other threads bind them to a region.
 
     The region can be deregistered afterwards. BIND_SECONDS is the duration.

@@ -266,7 +266,7 @@ def length_of_other_memory():
 
 
 @case(timeout=240)
-def completions_move():
+def resize_keeps_completions():
     """Completions in a queue that is resized move to the new ring, in order."""
     with opened() as (end, info):
         pd = end.pd()

@@ -226,7 +226,7 @@ def route(version):
 
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
-def news(version):
+def icmp(version):
     """The stack accepts a router's ICMP message about its small link, for RoCE as for other
     traffic."""
     with path(version) as p, p.trial() as t:

@@ -418,7 +418,7 @@ def program(**calls):
 
 
 @case(timeout=240)
-def time_of_its_program():
+def cpu_time_charged():
     """The CPU time of the thread is that of its program's control group, whose limit it obeys."""
     limit = 0.1
     with program() as one, control_groups.control_group("cpu", process=one.pid) as group:
@@ -488,7 +488,7 @@ def removed_while_stopped():
 
 
 @case(timeout=240)
-def executes():
+def exec_ends_thread():
     """The thread of a program that executes another program ends."""
 
     def execute():
@@ -589,7 +589,7 @@ def idle_times():
 
 
 @case()
-def as_its_program():
+def inherited_scheduling():
     """The thread has the program's nice value and CPU affinity."""
     processors = os.sched_getaffinity(0)
     try:
@@ -643,7 +643,7 @@ POLLED = 1
 
 
 @case()
-def asked_by_hand():
+def invalid_commands():
     """The kernel checks requests of any length and content."""
     if bed.here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
@@ -736,7 +736,7 @@ PRODUCER, DOORBELL, DUE = 0, 32, 33
 
 
 @case(timeout=240)
-def nonsense_in_the_ring():
+def malformed_entries():
     """A program that corrupts the ring polled by the thread harms at most its own queue pair."""
     mark = 0x5EED_0F_C0FFEE
     with ends(LONGEST) as both:

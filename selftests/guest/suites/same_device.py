@@ -62,7 +62,7 @@ def rises(rng, sides):
 
 
 @case(timeout=120, each=BOTH)
-def passes_no_stack(version):
+def bypasses_stack(version):
     """All packets of a connection bypass the stack from the first, without loopback frames."""
     before = sent()
     with connection(version) as (sides, rng):
@@ -93,7 +93,7 @@ def captured():
 
 
 @case(timeout=200)
-def seen_by_a_queue():
+def loopback_qdisc():
     """A queue on the loopback device, here one that drops packets, gets them while it exists."""
     lo = types.SimpleNamespace(netdev="lo", machine=bed.here.machine)
     with connection() as (sides, rng):
@@ -120,7 +120,7 @@ def switched_off():
 
 
 @case(timeout=60, each={"up": 64, "down": -64})
-def onto_itself(shift):
+def overlapping_write(shift):
     """A WRITE that overlaps its source leaves undefined data there, but changes nothing else."""
     with connection(mtu=4096) as (sides, _):
         side, end = sides[0], sides[0].end
@@ -143,7 +143,7 @@ def onto_itself(shift):
 
 
 @case(timeout=60)
-def source_taken_back():
+def source_deregistered():
     """A SEND whose region is deregistered before it is sent fails, and the peer receives
     nothing."""
     with connection() as (sides, _):

@@ -100,7 +100,7 @@ LEVELS = {"ipv4": 10, "ipv6": 9}
 
 
 @case(each={f"{version}-{kind}": (version, kind) for version in LEVELS for kind in ("classic", "extended")})
-def kind_of_a_datagram(what):
+def datagram_service_level(what):
     """The service level of a received datagram tells IPv4 from IPv6; that of other messages is
     0."""
     import endpoint  # only a guest has verbs
