@@ -103,7 +103,7 @@ NO_TROUBLE = re.compile(r"kasan: KernelAddressSanitizer initialized|kcsan: (enab
 
 
 class Failure(Exception):
-    """The run cannot start or continue; the text tells the user what to do."""
+    """The run cannot start or continue; the text names the remedy."""
 
 
 # The message for a crash that `stale_breakpoint` recognises.
@@ -747,7 +747,7 @@ def wait(guests: List[Guest], settings: Settings, run: Path) -> None:
                 guest.tell_times()
             if guest.ended is None and guest.process.poll() is not None:
                 guest.ended = now
-                # The other host stays up until this one's script has ended; the file tells it so.
+                # The other host stays up until this one's script has ended, which the file signals.
                 (run / f"ended.{guest.number}").touch()
                 if not (run / f"status.{guest.number}").exists() or (run / f"failed.{guest.number}").exists():
                     deadline = min(deadline, now + GRACE_SECONDS)

@@ -192,7 +192,7 @@ impl RequesterEnv for World {
         let mtu = self.mtu;
         let work = self.work(slot);
         assert_eq!(work.op, SendOp::Read);
-        assert_ne!(work.sent, 0, "an answer that nobody asked for");
+        assert_ne!(work.sent, 0, "a response without a request");
         assert_eq!(offset % mtu, 0);
         let left = work.length.checked_sub(offset).expect("beyond the message");
         assert_eq!(len, left.min(mtu), "more or less than belongs there");
@@ -303,7 +303,7 @@ impl End {
         };
         let full = self.world.outstanding.len() == self.slots.len();
         let Some(slot) = self.requester.free_slot(&mut self.slots) else {
-            assert!(full, "refused by a queue with room");
+            assert!(full, "refused by a queue that is not full");
             return;
         };
         assert!(!full, "posted to a full queue");
@@ -398,12 +398,12 @@ impl End {
         assert_eq!(
             self.requester.next_psn(),
             before,
-            "an answer moves what was sent"
+            "a response moves the sent packets"
         );
         if matches!(self.world.service, Service::Uc | Service::Ud) {
             assert_eq!(
                 self.world.completed, completed,
-                "who would answer a datagram?"
+                "a datagram has no response"
             );
         }
         if outcome.buffer {

@@ -208,7 +208,7 @@ impl End {
         assert_eq!(progress.sent, sent);
         assert!(sent <= budget.min(room));
         if progress.more {
-            assert!(sent == budget || sent == room, "stopped without need");
+            assert!(sent == budget || sent == room, "stopped before the budget");
         } else if budget > sent && room > sent && !progress.fatal {
             let again = self.responder.poll_transmit(self.now, 1, &mut self.world);
             assert!(
@@ -217,7 +217,7 @@ impl End {
             );
         }
         if matches!(self.service, Service::Uc | Service::Ud) {
-            assert_eq!(sent, 0, "an unreliable service answers");
+            assert_eq!(sent, 0, "an unreliable service sends a response");
         }
         assert!(
             self.world.acknowledgements <= self.handled,

@@ -109,7 +109,7 @@ fn send(script: &mut Script<'_>, bounds: &SendBounds, requester: &mut Requester)
     match slot.local.data {
         Data::Inline(n) => {
             assert_eq!((slot.length, wqe.inline_length, wqe.num_sge), (n, n, 0));
-            assert!(!slot.op.is_read_or_atomic(), "no place for the answer");
+            assert!(!slot.op.is_read_or_atomic(), "no buffer for the response");
         }
         Data::InEntry => {
             assert_eq!(wqe.num_sge, 0);

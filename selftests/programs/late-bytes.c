@@ -41,7 +41,7 @@
 #define DEPTH 4
 #define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
-/* The byte that traffic writes, and that of the owner in memory that it has taken back. */
+/* The byte that traffic writes, and the byte that the owner writes after the revocation. */
 #define THEIRS 0xaa
 #define OURS 0x55
 
@@ -55,7 +55,7 @@ static struct ibv_pd *pd;
 static union ibv_gid gid, peer_gid;
 static int gid_index;
 
-/* The memory that is taken back, its region, and the other end of the traffic. */
+/* The memory that is revoked, its region, and the other end of the traffic. */
 static unsigned char *memory, *other;
 static struct ibv_mr *taken, *kept;
 
@@ -66,7 +66,7 @@ static atomic_ulong passed;
 static atomic_bool failed;
 /* Messages or packets of all rounds. */
 static unsigned long all;
-/* Rounds in which a message failed before the region was taken back: by timeouts. */
+/* Rounds in which a message failed before the revocation: by timeouts. */
 static unsigned early;
 
 static void fail(const char *what, int error)
@@ -187,7 +187,7 @@ static void end(void)
 	all += passed;
 }
 
-/* Takes the memory back, and writes to it. `by_rights` keeps the region without rights. */
+/* Revokes the memory, and writes to it. `by_rights` keeps the region without rights. */
 static void take_back(unsigned round, bool by_rights)
 {
 	/* At another place of a message each time. */
@@ -290,7 +290,7 @@ static void own_round(unsigned round)
 		early++;
 	else if (!contains(is_target() ? memory : other, THEIRS))
 		fail("the messages before", EIO);
-	/* Sending one's own memory takes no right. */
+	/* Sending one's own memory needs no right. */
 	bool by_rights = round / MODES % 2 && mode != SEND;
 
 	take_back(round, by_rights);
@@ -300,7 +300,7 @@ static void own_round(unsigned round)
 		check("ibv_dereg_mr", ibv_dereg_mr(taken));
 	ready_to_receive(pair[1], &gid, pair[0]->qp_num);
 	if (is_target() ? !is_all(memory, OURS) : contains(other, OURS)) {
-		fprintf(stderr, "late-bytes: round %u: a %s touched memory that was taken back\n", round, names[mode]);
+		fprintf(stderr, "late-bytes: round %u: a %s accessed revoked memory\n", round, names[mode]);
 		exit(1);
 	}
 }
@@ -434,7 +434,7 @@ static void forged_round(unsigned round)
 		check("ibv_dereg_mr", ibv_dereg_mr(taken));
 	ready_to_receive(victim, &peer_gid, 1234);
 	if (!is_all(memory, OURS)) {
-		fprintf(stderr, "late-bytes: round %u: a forged packet touched memory that was taken back\n", round);
+		fprintf(stderr, "late-bytes: round %u: a forged packet accessed revoked memory\n", round);
 		exit(1);
 	}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A responder written for simplicity from the specification (IBA 9.7, 9.8 and A17), without speed
-//! and without code of the core. It contains its memory and queues, and a list of the responses
-//! that it owes.
+//! and without code of the core. It contains its memory and queues, and a list of its pending
+//! responses.
 //!
 //! If the specification leaves a choice, the model chooses what the core does: one acknowledgement
 //! for all packets that arrived before a poll, sent after the READ responses, the oldest of which
@@ -145,7 +145,7 @@ impl Model {
         }
     }
 
-    /// Enters the Error state if the responder has failed and has sent all that it owes.
+    /// Enters the Error state if the responder has failed and has sent all pending responses.
     pub fn rest(&mut self) {
         let state = &self.state;
         let owes = state.executed.iter().any(|e| e.owed.is_some());

@@ -77,7 +77,7 @@ def check_monitored(host):
     while True:
         before, shown, after = read(host), monitored(host.machine, host.device), read(host)
         wanted = dict.fromkeys(shown, 0) | monitored_from(after)
-        # Something may be counted during the reading, and ib_core may show the values of a counter
+        # Counters may change during the reading, and ib_core may show the values of a counter
         # twice while that loses its last queue pair.
         if before == after and shown == wanted or time.monotonic() > end:
             break

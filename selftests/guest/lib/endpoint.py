@@ -616,7 +616,7 @@ class Endpoint:
         os.write(self._context.cmd_fd, struct.pack("=IHHII", REQ_NOTIFY_CQ, 4, 0, handle, 0))
 
     def cq_size(self, cq):
-        """Returns the number of completions that a classic queue has room for."""
+        """Returns the capacity of a classic queue in completions."""
         return self._objects[cq].cqe
 
     def resize(self, cq, depth):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Datagrams of sockets that a queue pair would take for packets of its peer."""
+"""Datagrams of sockets that a queue pair would accept as packets of its peer."""
 
 import os
 import socket

@@ -84,7 +84,7 @@ def _attributes(data):
 
 
 def _ask(command, flags, **attributes):
-    """Yields the attributes of each answer to an RDMA netlink request.
+    """Yields the attributes of each response to an RDMA netlink request.
 
     `attributes` are 32-bit numbers.
     """

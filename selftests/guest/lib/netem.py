@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A bad wire: netem on RoCEv2 packets only."""
+"""A faulty wire: netem on RoCEv2 packets only."""
 
 import contextlib
 import re

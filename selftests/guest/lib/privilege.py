@@ -101,7 +101,7 @@ def become(user, *capabilities):
 
 
 def give_up():
-    """Gives up all privileges of this process."""
+    """Drops all privileges of this process."""
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

@@ -82,7 +82,7 @@ def _code(why):
 
 
 class Server:
-    """Answers the requests of scripts, one script at a time."""
+    """Responds to the requests of scripts, one script at a time."""
 
     def __init__(self, where, driver):
         local = where.read(f"/sys/class/net/{LOCAL}/address").strip()
@@ -121,7 +121,7 @@ class Server:
         self._socket.close()
 
     def answer(self, line):
-        """Returns the answer to a line."""
+        """Returns the response to a line."""
         what, *words = line.split()
         try:
             return "ok " + (getattr(self, "_do_" + what.replace("-", "_"))(*words) or "")

@@ -195,7 +195,7 @@ def is_loaded(where, driver):
 
 @contextlib.contextmanager
 def one_cpu(where):
-    """Takes all CPUs of the machine but the first offline for the block."""
+    """Takes all CPUs of the machine except the first offline for the block."""
     others = "/sys/devices/system/cpu/cpu[1-9]*/online"
     where.run(f"for cpu in {others}; do echo 0 >$cpu; done")
     try:

@@ -20,7 +20,7 @@ from harness import wait_until
 # The two versions of IP. The addresses of a place are a mapping from these to texts.
 VERSIONS = (4, 6)
 
-# Names that namespaces have in a topology.
+# Names of the namespaces of a topology.
 NAMESPACES = ("a", "b", "c", "r", "w", "x")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A bench for wrong requests: a connection to break, and another that must not be affected.
+"""A test bench for invalid requests: a connection that they break, and an unaffected second one.
 
 A `Trial` has a fresh pair of queue pairs, `local` (here) and `remote` (the other host). On exit it
 checks that the memory of both ends is as expected and that the witness still transfers data in both

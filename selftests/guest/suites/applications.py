@@ -13,7 +13,7 @@ bed = testbed.Bed()
 
 @contextlib.contextmanager
 def serving(host, command, listens, port):
-    """Runs a server that never ends by itself; yields its job once it listens."""
+    """Runs a server that does not exit on its own; yields its job once it listens."""
     job = host.machine.start(command)
     try:
         wait_until(f"'{command}' listens", lambda: listens(host.machine, port))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wrong requests through verbs.
+"""Invalid requests through verbs.
 
-Each must end with the completion status or errno that hardware gives, and must not affect others.
+Each must fail with the completion status or errno of hardware, and must not affect others.
 """
 
 import errno
@@ -437,7 +437,7 @@ def datagram_arrives(t, number=1):
 
 @case()
 def datagram_wrong_qkey():
-    """A datagram with a wrong Q_Key is dropped silently (IBA 9.6.1.5)."""
+    """A datagram with an invalid Q_Key is dropped silently (IBA 9.6.1.5)."""
     with Trial(bench, kind="ud") as t:
         t.receive()
         handle = datagram(t, qkey=0x55)

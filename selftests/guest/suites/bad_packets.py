@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wrong packets from the wire: malformed, forged, out of order.
+"""Invalid packets from the wire: malformed, forged, out of order.
 
 Packets that must be dropped have no effect and get no response, packets that must be refused get
 the right NAK, and other connections are not affected.
@@ -80,7 +80,7 @@ class Attack(Attacker):
 
 @case()
 def right_request():
-    """Control: a correct forged SEND is executed and acknowledged."""
+    """Control: a correctly forged SEND is executed and acknowledged."""
     with Attack(bench) as t:
         t.receive()
         t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST)
@@ -91,7 +91,7 @@ def right_request():
 
 @case()
 def right_datagram():
-    """Control: a correct forged datagram is received."""
+    """Control: a correctly forged datagram is received."""
     with Attack(bench, kind="ud") as t:
         t.receive()
         t.wire.send(bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY, 77) + PAYLOAD)
@@ -286,7 +286,7 @@ def not_ready(state):
         equal("state", end.state(qp), state)
 
 
-# Packets to be answered
+# Packets that require a response
 
 
 @case()
@@ -318,7 +318,7 @@ def packet_buffers():
 
 @case()
 def future_numbers_expire():
-    """Packets ahead of their turn are freed soon, even if no other packet comes."""
+    """Out-of-order packets are freed soon, even if no other packet arrives."""
     count = 1500
     with Attack(bench) as t:
         before = packet_buffers()
@@ -428,7 +428,7 @@ def wrong_key():
 
 @case()
 def guessed_keys():
-    """A UC queue pair survives wrong R_Keys, but checks only eight in a second.
+    """A UC queue pair survives invalid R_Keys, but checks only eight in a second.
 
     Further WRITEs in that second have no effect even if their key is right, unless the queue pair
     has accepted it before. All are counted.
@@ -450,7 +450,7 @@ def guessed_keys():
         t.wire.put(write(FIRST + 9, 0))
         harness.wait_until("the right key is taken", lambda: t.remote.end.verify(t.theirs["id"]) != "")
         equal("what arrived", t.remote.end.accept(t.theirs["id"], [[0, 64]], 64), PAYLOAD.hex())
-        # Now the wrong keys do not block the right one.
+        # Now the invalid keys do not block the valid one.
         t.remote.end.put(t.theirs["id"], [[0, 64]], 7)
         for n in range(10, 20):
             t.wire.put(write(FIRST + n, n))

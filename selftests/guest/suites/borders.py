@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The borders of a connection, in many topologies.
 
-A stranger that knows all numbers of a connection sends forged packets to one of its ends: as a
+A stranger that knows the QPNs, PSNs and keys of a connection sends forged packets to one end: as a
 program without privileges, from a container, from another segment. None may have an effect. GSO
 packets that claim to be tunnelled must not leave the veth pair that joins sender and receiver.
 """
@@ -214,9 +214,9 @@ table inet mangle {
 
 @case(timeout=200, debug=False)
 def fragments():
-    """Of a fragmented datagram, at least the first fragment is dropped, so that it never arrives.
+    """At least the first fragment of a datagram is dropped, so the datagram never arrives.
 
-    Connection tracking puts the fragments together before that.
+    With connection tracking, the fragments are reassembled before that.
     """
 
     def body():
@@ -281,7 +281,7 @@ def large(rng, sides):
 
 @case(timeout=300, debug=False, each=TOPOLOGIES)
 def gso(name):
-    """Only devices whose peer is the receiver are given GSO packets with the tunnel bit."""
+    """Only devices whose peer is the receiver get GSO packets with the tunnel bit."""
     rng = seeded(f"borders/gso/{name}")
     with built(name) as topology:
         for version in topologies.VERSIONS:

@@ -72,7 +72,7 @@ class Connection:
         self.end.arm(self.recv_cq, solicited)
 
     def event_at_once(self):
-        """Takes the event of a completion that was polled: the kernel raised it before that."""
+        """Reads the event of a completion that was polled: the kernel raised it before that."""
         wait_until("an event", lambda: self.end.wait_event(self.channel, self.recv_cq, 0), seconds=COMES)
 
     def events(self, count):
@@ -181,7 +181,7 @@ def waiting_when_armed_twice():
 
 @case()
 def armed_before_polling():
-    """The usual loop takes the event, arms, and then polls: one event for each completion."""
+    """The usual loop reads the event, arms, and then polls: one event for each completion."""
     with Connection() as c:
         c.arm()
         for _ in range(3):
@@ -194,7 +194,7 @@ def armed_before_polling():
 
 @case()
 def one_polled_for_each_event():
-    """A program that takes the event, polls one completion and arms gets an event for each."""
+    """A program that reads the event, polls one completion and arms gets an event for each."""
     with Connection() as c:
         c.arm()
         for _ in range(4):
@@ -208,7 +208,7 @@ def one_polled_for_each_event():
 
 @case()
 def polled_before_the_event_is_taken():
-    """An event whose completion was polled before it was taken is not that of the next one."""
+    """If a completion is polled before its event is read, the next one has its own event."""
     with Connection() as c:
         c.arm()
         c.send()
@@ -293,7 +293,7 @@ def _only_rrxe():
 
 @case(timeout=300)
 def hundreds_of_armings():
-    """One event for each arming, also over hundreds of them: the limit is not seen.
+    """One event for each of hundreds of armings: the limit has no visible effect.
 
     The provider calls the kernel at each 16th event, and not more often.
     """
@@ -312,7 +312,7 @@ def hundreds_of_armings():
 
 @case(timeout=300)
 def events_that_wait():
-    """Armings that follow each other, with events that are read late: none is lost."""
+    """Consecutive armings with events that are read late: no event is lost."""
     _only_rrxe()
     with Connection() as c:
         for _ in range(5):
@@ -338,7 +338,7 @@ def unread_events():
             c.events(MAX_EVENTS - calls)
             c.end.request_event(c.queue["handle"])
             c.events(1)
-        # An arming for solicited completions is not spent by others.
+        # Unsolicited completions do not disarm a queue that is armed for solicited ones.
         for _ in range(MAX_EVENTS):
             c.end.poke(c.queue["ring"] + ARM, 2)
             c.send("solicited")
@@ -352,7 +352,7 @@ def unread_events():
 
 @case(timeout=120)
 def events_of_a_resized_queue():
-    """A queue that is resized keeps its count of events, and the program its armings."""
+    """Resizing a queue changes neither its count of events nor its arming."""
     _only_rrxe()
     with Connection() as c:
         for depth in (256, 512, 1024):

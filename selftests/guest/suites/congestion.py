@@ -139,7 +139,7 @@ def marked_request():
 
 @case()
 def no_cnp():
-    """L-03: no CNP is sent for unmarked packets, for wrong packets, or for CNPs."""
+    """L-03: no CNP is sent for unmarked packets, for invalid packets, or for CNPs."""
     with Attacker(bed, bench) as t:
         t.wire.forget()
         with rise(

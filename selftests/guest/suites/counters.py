@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The device's statistics, which count each wrong packet once, and the counters of queue pairs."""
+"""The device's statistics, which count invalid packets once, and the counters of queue pairs."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ bench = Bench(bed.endpoints)
 
 TAKEN = ("rx_write_requests", "rx_read_requests", "rx_atomic_requests")
 
-# Number of times that each wrong packet is sent.
+# Number of times that each invalid packet is sent.
 TIMES = 3
 
 
@@ -81,8 +81,7 @@ FAULTS = {
 
 @case(each=FAULTS)
 def wrong_packet(fault):
-    """A-14, A-28, A-29, L-08: each wrong packet increments its counter once, and no other
-    counter."""
+    """A-14, A-28, A-29, L-08: each invalid packet increments its counter once, and no other."""
     make, how, name = fault
     with Attacker(bed, bench) as t:
         with rise(bed.peer, **{name: TIMES}):
@@ -93,8 +92,7 @@ def wrong_packet(fault):
 
 @case()
 def qkey_violation():
-    """A-33: a datagram with a wrong Q_Key counts as a violation, unless its ICRC is wrong
-    (A-29)."""
+    """A-33: an invalid Q_Key of a datagram is counted, unless the ICRC is invalid (A-29)."""
     with Attacker(bed, bench, kind="ud") as t:
         wrong = bth(UD | packets.SEND_ONLY, t.qpn, 0, ack=False) + deth(QKEY ^ 1, 77) + PAYLOAD
         with rise(bed.peer, qkey_viol_cntr=TIMES):
@@ -248,7 +246,7 @@ def management_datagrams(asked):
 
 @case()
 def other_management_datagrams():
-    """The kernel responds to requests that the port leaves to it. They reset nothing."""
+    """The kernel responds to requests that the port does not support. They reset no counter."""
     with mads.agent(bed.here) as agent:
         before = monitored_from(read(bed.peer))
         for attribute in (mads.PORT_COUNTERS, mads.PORT_COUNTERS_EXTENDED):

@@ -48,7 +48,7 @@ def on_one_processor(asked):
 
 @case()
 def settings():
-    """Values of RRXE_YIELD_US. A bad one is reported, and the device is not opened."""
+    """Values of RRXE_YIELD_US. An invalid one is reported, and the device is not opened."""
     here = ours()
 
     def opened(value):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The time after which a queue pair notices that its peer is dead.
+"""The time after which a queue pair detects a dead peer.
 
 The clock of this guest counts instructions, so that the limits do not depend on the machine.
 """

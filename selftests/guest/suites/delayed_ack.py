@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Delayed ACKs.
 
-If each request is answered by a message, its ACK must leave together with that message. A requester
+If the program replies to each request, the ACK must be sent together with the reply. A requester
 that waits for an ACK must get it in time whatever happens to the reply.
 
 The delay is a module parameter. In cases with a delay longer than any reply takes, the requester is
@@ -151,7 +151,7 @@ def dialogue(drivers=ASKED, wait=LONG_DELAY, **more):
 
 
 def one_cpu():
-    """Leaves this machine one CPU for the block, so that each ACK leaves with its reply.
+    """Takes all CPUs but one offline for the block, so that each ACK is sent with its reply.
 
     If another CPU holds the receive lock when the reply is sent, the ACK stays delayed. User Mode
     Linux cannot take CPUs offline, so these cases are not for the debug kernel.
@@ -160,7 +160,7 @@ def one_cpu():
 
 
 def piggybacked(host):
-    """Returns the number of the host's ACKs that left with a reply."""
+    """Returns the number of the host's ACKs that were sent with a reply."""
     return read(host)["acks_piggybacked"]
 
 
@@ -169,7 +169,7 @@ KINDS = {"send": ("send", 8), "nothing": ("send", 0), "packets": ("send-imm", 30
 
 @case(timeout=200, debug=False, each=KINDS)
 def with_the_reply(kind):
-    """After enough replies, an ACK is delayed and leaves with the reply; no byte is wrong."""
+    """After enough replies, an ACK is delayed and sent with the reply; all data is correct."""
     op, length = kind
     with one_cpu(), dialogue() as found:
         host, count = found.hosts[1], 3 * PROMPT_REPLIES
@@ -187,7 +187,7 @@ def with_the_reply(kind):
 
 @case(timeout=200, debug=False)
 def without_a_reply():
-    """Without a reply the ACK leaves after the delay, and later ACKs leave immediately."""
+    """Without a reply the ACK is sent after the delay, and later ACKs are sent immediately."""
     with one_cpu(), dialogue() as found:
         found.exchange(2 * PROMPT_REPLIES)
         before = piggybacked(found.hosts[1])
@@ -212,7 +212,7 @@ def a_second_request():
 
 @case(timeout=200, debug=("destroy", "killed"), each=ENDS)
 def ack_at_the_end(end):
-    """A queue pair that ends before its program replies has acknowledged the request."""
+    """A queue pair that ends (`ENDS`) before its program replies has acknowledged the request."""
     with dialogue(apart=(1,)) as found:
         found.exchange(2 * PROMPT_REPLIES)
         host, side = found.hosts[1], found.sides[1]
@@ -315,8 +315,7 @@ def _break_in_a_stream(sender, taker, end):
 
 @case(timeout=200, debug=False)
 def switched_off():
-    """With the module parameter ack_delay_us=0, each ACK leaves immediately, in its own
-    packet."""
+    """With ack_delay_us=0, each ACK is sent immediately, in a packet of its own."""
     with dialogue(wait=0) as found:
         found.exchange(3 * PROMPT_REPLIES)
         equal("acknowledgements that left with replies", piggybacked(found.hosts[1]), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Responses to a program's queries hold no other kernel memory.
+"""Query responses contain no uninitialised kernel memory.
 
 The kernel of this suite fills freed memory (slab_debug=P), so that a byte that was never written is
 0x6b.

@@ -130,7 +130,7 @@ def stranger(how):
 
 @case(timeout=400, each=BOTH)
 def datagrams(version):
-    """A datagram queue pair takes packets from interfaces in its device's GID table only.
+    """A UD queue pair accepts packets only from interfaces in the GID table of its device.
 
     It counts those of an interface without a device.
     """
@@ -390,7 +390,7 @@ def container_with_link(kind):
 
 @case(timeout=600, each={kind: kind for kind in CHILDREN})
 def container_deleted(kind):
-    """A container ends under traffic of a program outside. Nothing of it stays.
+    """A container is deleted under traffic of a program outside. No object of it is left.
 
     The program has CAP_NET_RAW over the container, so it may use its address.
     """

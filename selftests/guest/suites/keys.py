@@ -584,9 +584,9 @@ def numbers(end, pd, cq, kind):
 
 @case(each={kind: kind for kind in ("queue-pairs", "regions", "windows")})
 def delayed_reuse(kind):
-    """The number of a destroyed object is not reused soon.
+    """The QPN or key of a destroyed object is reused only after many allocations.
 
-    A late packet, or a peer's old key, thus refers to nothing.
+    A late packet, or a peer's old key, thus refers to no object.
     """
     import endpoint  # only a guest has verbs
 

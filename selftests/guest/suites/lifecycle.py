@@ -217,7 +217,7 @@ def gid_table_full():
 
 @case(timeout=300, each={"client": 1, "server": 0})
 def killed(which):
-    """One end is killed by kill -9: the other notices, and nothing is left of either."""
+    """One end is killed by kill -9: the other detects it, and no object of either is left."""
     with fresh() as here:
         for _ in range(times(5)):
             ends = traffic(here, here)
@@ -231,7 +231,7 @@ def killed(which):
 
 @case(timeout=300)
 def killed_without_disconnect():
-    """A program's peer does not learn of its end: perftest has no connection manager."""
+    """The peer of a killed program gets no disconnect: perftest uses no connection manager."""
     with joined() as (local, remote):
         for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw", "ib_send_bw --use-srq -q 4"):
             serving, asking = traffic(remote, local, program=program)

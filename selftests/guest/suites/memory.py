@@ -217,7 +217,7 @@ OWN = {"bypass": ("", True), "stack": ("same_host_icrc=1", False)}
 
 @case(timeout=1800, each=OWN)
 def late_bytes_of_own(how):
-    """After ibv_dereg_mr() has returned, no queue pair of the program touches the memory.
+    """After ibv_dereg_mr() has returned, no queue pair of the program accesses the memory.
 
     WRITEs, READs, receives and SENDs of one thread, while another one deregisters the region.
     LATE_ROUNDS is the number of regions.
@@ -255,7 +255,7 @@ def _victim(here):
 
 @case(timeout=1800)
 def late_bytes_forged():
-    """After ibv_dereg_mr() has returned, no late packet touches the memory."""
+    """After ibv_dereg_mr() has returned, no late packet accesses the memory."""
     if bed.here.driver != "rrxe":
         raise Skip("rrxe promises this")
     with _victim(bed.here) as where:

@@ -204,7 +204,7 @@ def each_member_once(version):
 
 @case()
 def failure_of_one():
-    """A member's wrong Q_Key, bad memory or small receive does not affect the others (I-07)."""
+    """A member's wrong Q_Key, invalid memory or small receive does not affect others (I-07)."""
     with Hosts() as hosts:
         before, after = hosts.member(), None
         strange, broken, small = hosts.member(qkey=QKEY + 1), hosts.member(), hosts.member()

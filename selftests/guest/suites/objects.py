@@ -171,7 +171,7 @@ def of_user(user, most, *capabilities):
 
 @case(timeout=400)
 def share_of_a_user():
-    """A user can have half of what the others leave of a limit, shown with multicast memberships.
+    """A user can have half of what others leave of a limit: tested with multicast memberships.
 
     The provider explains the refusal. Another user still finds room, and so does a program with
     CAP_SYS_RESOURCE. All of a user's objects are given back when its program is killed.
@@ -267,7 +267,7 @@ def length_of_other_memory():
 
 @case(timeout=240)
 def resize_keeps_completions():
-    """Completions in a queue that is resized move to the new ring, in order."""
+    """Resizing a queue moves its completions to the new ring, in order."""
     with opened() as (end, info):
         pd = end.pd()
         cq, other = end.cq(4096), end.cq()
@@ -286,7 +286,7 @@ def resize_keeps_completions():
 
 @case(timeout=240)
 def retries_without_end():
-    """Endless retries at the shortest RNR timer become rare: no program's time pays for them."""
+    """Infinite RNR retries with the shortest timer become rare, because softirqs execute them."""
     if bed.here.driver != "rrxe":
         raise Skip("other drivers retry at the rate that the peer asks for")
     seconds = 2
@@ -368,7 +368,7 @@ BUFFERS = {
 
 @case(each=BUFFERS)
 def other_buffer(what):
-    """A command that gives a ring other memory than the driver's input does is refused."""
+    """A command is refused if attributes place a ring in other memory than the driver's input."""
     if bed.here.driver != "rrxe":
         raise Skip("other drivers have other input")
     create, attributes = what

@@ -201,7 +201,7 @@ def _for_a_while(p, t):
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
 def router_for_a_while(version):
-    """The link is too small for a shorter time than the retries take: nothing is lost."""
+    """The link recovers before the retries are exhausted: no request fails."""
     with path(version) as p, p.trial(timeout=18) as t:
         p.router(NARROW)
         _for_a_while(p, t)
@@ -227,8 +227,7 @@ def route(version):
 
 @case(timeout=240, debug=("ipv4",), each=FAMILIES)
 def icmp(version):
-    """The stack accepts a router's ICMP message about its small link, for RoCE as for other
-    traffic."""
+    """The stack learns the path MTU from a router's ICMP message, as for other traffic."""
     with path(version) as p, p.trial() as t:
         p.router(NARROW)
         to = p.address(p.b)

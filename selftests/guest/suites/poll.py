@@ -259,7 +259,7 @@ def error_and_back():
 
 @case(timeout=240)
 def posted_and_paused():
-    """Requests posted in the Send Queue Drain state wait, and are sent afterwards."""
+    """Requests posted in the Send Queue Drain state are queued, and sent afterwards."""
     with ends(LONGEST) as both:
         left, right = pair(both)
         write(left, right, 1)
@@ -419,7 +419,7 @@ def program(**calls):
 
 @case(timeout=240)
 def cpu_time_charged():
-    """The CPU time of the thread is that of its program's control group, whose limit it obeys."""
+    """The CPU time of the thread is charged to its program's control group, which limits it."""
     limit = 0.1
     with program() as one, control_groups.control_group("cpu", process=one.pid) as group:
         equal("control group", control_groups.group_of(one.task()), group)
@@ -489,7 +489,7 @@ def removed_while_stopped():
 
 @case(timeout=240)
 def exec_ends_thread():
-    """The thread of a program that executes another program ends."""
+    """The thread ends when its program executes another program."""
 
     def execute():
         os.execv("/bin/sleep", ["sleep", "1000"])
@@ -610,7 +610,7 @@ GET_CONTEXT = 0
 
 
 def get_context(path, driver_part):
-    """Opens a context of a device file by hand.
+    """Opens a context of a device file by a command of its own.
 
     Returns 0 or the errno, and whether the kernel polls (`POLLED`, or 0).
     """
@@ -644,7 +644,7 @@ POLLED = 1
 
 @case()
 def invalid_commands():
-    """The kernel checks requests of any length and content."""
+    """The kernel checks GET_CONTEXT commands of any length and content."""
     if bed.here.driver != "rrxe":
         raise Skip("poll mode is rrxe's")
     path = uverbs()

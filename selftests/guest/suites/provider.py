@@ -185,9 +185,9 @@ def _flags(flags):
 
 @case()
 def flags():
-    """Of the flags of a completion queue, SINGLE_THREADED (1) alone is known.
+    """The only supported flag of a completion queue is SINGLE_THREADED (1).
 
-    With IGNORE_OVERRUN (2) a queue would never enter the error state, which it does."""
+    IGNORE_OVERRUN (2) is refused, because a queue that overruns always enters the error state."""
     ours()
     for bit in range(8):
         wanted = 0 if bit == 0 else errno.EOPNOTSUPP

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Congestion with rdma_rxe at the other end, which does not support congestion management.
 
-Its marked packets are still answered by CNPs, which must not harm it.
+Its marked packets still cause CNPs, which must not harm it.
 """
 
 import contextlib
@@ -45,8 +45,7 @@ def _move(t, seed):
 
 @case(timeout=300)
 def marked_by_the_way():
-    """L-02, L-03: rdma_rxe drops the CNPs that it gets; all data is right, and no connection
-    fails."""
+    """L-02, L-03: rdma_rxe drops received CNPs; all data is correct, and no connection fails."""
     with Trial(bench) as t:
         _move(t, 1)
         before, theirs = read(bed.here), read(bed.peer)

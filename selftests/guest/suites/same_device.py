@@ -94,7 +94,7 @@ def captured():
 
 @case(timeout=200)
 def loopback_qdisc():
-    """A queue on the loopback device, here one that drops packets, gets them while it exists."""
+    """While the loopback device has a queueing discipline, here a lossy one, it gets all packets."""
     lo = types.SimpleNamespace(netdev="lo", machine=bed.here.machine)
     with connection() as (sides, rng):
         packets, bypassed, _ = rises(rng, sides)
@@ -109,7 +109,7 @@ def loopback_qdisc():
 
 @case(timeout=120)
 def switched_off():
-    """With the module parameter same_host_icrc, all packets pass the stack."""
+    """With the module parameter same_host_icrc, all packets pass through the stack."""
     here = bed.here
     if here.driver != "rrxe":
         raise Skip(f"{here.driver} has another way")

@@ -275,7 +275,7 @@ def flood(receiver, sender):
 
 @case()
 def order_of_receives():
-    """Receives are consumed in the order of posting, whichever queue pair takes them."""
+    """Receives are consumed in the order of posting, by any queue pair."""
     with Shared() as s:
         s.post(*range(10))
         for number in range(10):
@@ -472,7 +472,7 @@ def scattered():
 
 @case()
 def empty():
-    """A message that finds no receive is refused until there is one (E-01)."""
+    """A message without a posted receive is refused until one is posted (E-01)."""
     with Shared() as s:
         seed = s.send(1, 3000)
         s.quiet()
@@ -493,7 +493,7 @@ def empty_for_long():
 
 @case(each={"uc": "uc", "ud": "ud"})
 def empty_unreliable(kind):
-    """A UC or UD message that finds no receive is lost silently (E-12)."""
+    """A UC or UD message without a posted receive is dropped silently (E-12)."""
     with Shared(kind=kind) as s:
         s.send(0, 100)
         s.sent("SUCCESS")
@@ -529,7 +529,7 @@ def last_wqe_reached():
 
 @case()
 def last_wqe_without_receives():
-    """The event comes even with an empty queue, and without a connection."""
+    """The event is raised even with an empty queue, and without a connection."""
     with Shared() as s:
         fresh = s.end.qp("rc", s.pd, s.cqs[0], srq=s.srq["id"])
         s.end.to_init(fresh["id"])
@@ -607,7 +607,7 @@ def domain():
         s.end.drop(other["id"])
 
 
-# Wrong uses
+# Invalid uses
 
 
 @case()

@@ -101,8 +101,7 @@ LEVELS = {"ipv4": 10, "ipv6": 9}
 
 @case(each={f"{version}-{kind}": (version, kind) for version in LEVELS for kind in ("classic", "extended")})
 def datagram_service_level(what):
-    """The service level of a received datagram tells IPv4 from IPv6; that of other messages is
-    0."""
+    """The service level of a received datagram shows the version of IP; otherwise it is 0."""
     import endpoint  # only a guest has verbs
 
     version, interface = what

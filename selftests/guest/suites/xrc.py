@@ -246,7 +246,7 @@ def queue_of_another_domain():
 
 @case()
 def empty():
-    """A queue without receives makes its sender wait (E-01) and supports the limit event (G-29)."""
+    """A sender to an empty queue gets RNR NAKs (E-01); the queue has the limit event (G-29)."""
     with Connection() as c:
         c.post(1, 0, 1)
         seed = c.send(0, 2500)

@@ -38,9 +38,9 @@ fn digits(bytes: &[u8]) -> String {
 }
 
 fn number<T: std::str::FromStr>(words: &[String], at: usize) -> Result<T> {
-    let word = words.get(at).ok_or("the answer is too short")?;
+    let word = words.get(at).ok_or("the response is too short")?;
     word.parse()
-        .map_err(|_| format!("no number in the answer: {word}"))
+        .map_err(|_| format!("no number in the response: {word}"))
 }
 
 fn wait_name(wait: Wait) -> &'static str {
@@ -122,7 +122,7 @@ impl<R: BufRead, W: Write> EndPoint for Remote<R, W> {
 
     fn memory(&mut self, region: usize, len: usize) -> Result<Vec<u8>> {
         let words = self.ask(&format!("memory {region} {len}"))?;
-        bytes(words.first().ok_or("no memory in the answer")?)
+        bytes(words.first().ok_or("no memory in the response")?)
     }
 
     fn set_memory(&mut self, region: usize, offset: usize, bytes: &[u8]) -> Result<()> {
@@ -166,7 +166,7 @@ impl<R: BufRead, W: Write> EndPoint for Remote<R, W> {
 
     fn query(&mut self) -> Result<Query> {
         let words = self.ask("query")?;
-        let name = words.first().ok_or("no state in the answer")?;
+        let name = words.first().ok_or("no state in the response")?;
         Ok(Query {
             state: State::from_name(name).ok_or_else(|| format!("no state: {name}"))?,
             sq_psn: number(&words, 1)?,
@@ -253,7 +253,7 @@ impl<R: BufRead, W: Write> EndPoint for Remote<R, W> {
         if words.is_empty() {
             return Ok(None);
         }
-        let digits = words.get(1).ok_or("no packet in the answer")?;
+        let digits = words.get(1).ok_or("no packet in the response")?;
         Ok(Some((number(&words, 0)?, bytes(digits)?)))
     }
 }

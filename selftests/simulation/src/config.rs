@@ -39,7 +39,7 @@ pub struct Trouble {
     pub deregistrations: u32,
     /// A receive work request that is too short for some messages, or whose memory is invalid.
     pub bad_receives: u32,
-    /// A transmit batch without enough room.
+    /// A transmit batch that is full.
     pub no_room: u32,
     /// Per turn: a forged packet, or a stale packet of an earlier connection.
     pub forgeries: u32,

@@ -67,7 +67,7 @@ pub struct Driver {
     pub flushes: Vec<Flush>,
     /// XRC: number of the shared receive queue, whose receive work requests are in `rq`.
     pub srq: Option<u32>,
-    /// Number of packets that the next batches have room for; `None` for any number.
+    /// Capacity of the next batches in packets; `None` for any number.
     pub room: Option<u32>,
     /// Error returned for packets instead of sending them.
     pub refuse: Option<TxError>,

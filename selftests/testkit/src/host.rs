@@ -96,7 +96,7 @@ impl Host {
         self
     }
 
-    /// Posts a send work request with this local memory (data to send, or room for a READ).
+    /// Posts a send work request with this local memory (data to send, or the buffer of a READ).
     /// Returns its number, or `None` if the queue is full.
     pub fn post(&mut self, request: SendSlot, data: Vec<u8>) -> Option<u64> {
         let wr_id = self.driver.sq.len() as u64;

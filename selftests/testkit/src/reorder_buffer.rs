@@ -4,7 +4,7 @@
 
 use rrxe_core::*;
 
-/// The out-of-order packets of one half of a queue pair, each with what the driver knows about it.
+/// The out-of-order packets of one side of a queue pair, each with what the driver knows about it.
 pub struct ReorderBuffer<P> {
     reorder: Reorder,
     ring: Vec<Option<Buffered<(Packet, P)>>>,

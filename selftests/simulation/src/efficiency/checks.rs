@@ -370,7 +370,7 @@ fn acknowledgements_are_few(report: &Report) {
     );
 }
 
-/// Flows that are told of a queue keep it short (DCQCN): much shorter than their windows would.
+/// Flows that get CNPs keep the queue short (DCQCN): much shorter than their windows would.
 fn marks_keep_the_queue_short(report: &Report) {
     let config = &report.config;
     let (period, flows) = (&report.quiet, config.flows as u64);

@@ -75,7 +75,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// Returns the time from a packet to its answer, without queues.
+    /// Returns the time from a packet to its response, without queues.
     pub fn round_trip(&self) -> u64 {
         self.delay + self.back + 2 * self.service
     }
@@ -266,7 +266,7 @@ impl Config {
             .max()
             .unwrap_or(0);
         let unit = (longest * 6).max(3000 * service).max(6 * MS);
-        // The acknowledge timeout must not end before the answer comes.
+        // The acknowledge timeout must not expire before the response arrives.
         let min_timeout = if matches!(trouble, T::Marks | T::Overflow | T::All) {
             14
         } else {

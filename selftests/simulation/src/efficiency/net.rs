@@ -65,10 +65,10 @@ pub(super) struct Flow {
     notified: u64,
     /// Work requests under way.
     pub under_way: usize,
-    /// Packets acknowledged or answered so far, and the time of the last one.
+    /// Packets acknowledged or completed by a response so far, and the time of the last one.
     pub acknowledged: u64,
     pub progress_at: u64,
-    /// Work requests wait for an answer.
+    /// Work requests are waiting for a response.
     waits: bool,
     /// Longest time without progress while they do.
     pub stall: u64,
@@ -112,7 +112,7 @@ pub(super) struct Counts {
     /// Packets with data, or without data in the opposite direction.
     pub data: u64,
     pub answers: u64,
-    /// Packets that the queue had no room for, that were lost, and that were marked.
+    /// Packets dropped by the full queue, lost packets, and marked packets.
     pub dropped: u64,
     pub lost: u64,
     pub marked: u64,
@@ -326,7 +326,7 @@ impl Net {
     fn enter_queue(&mut self, mut flight: Box<Flight>) {
         let len = self.queue.len();
         if len >= self.path.queue {
-            trace!(self, "    no room for {}", flight.packet.psn().get());
+            trace!(self, "    queue full: {}", flight.packet.psn().get());
             self.counts.dropped += 1;
             return;
         }

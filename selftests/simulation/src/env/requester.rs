@@ -218,7 +218,7 @@ impl RequesterEnv for Env<'_> {
         let flow = &mut oracle.flows[qp];
         assert_eq!(
             index, flow.completed,
-            "an answer for a message that is not next"
+            "a response for a message that is not next"
         );
         let message = &mut flow.messages[index];
         assert!(message.op.is_atomic() && message.done);

@@ -35,10 +35,10 @@ impl Env<'_> {
         let state = oracle.sides[qp].state;
         assert!(
             matches!(state, State::Rts | State::Sqd),
-            "queue pair {qp} answers in state {state:?}"
+            "queue pair {qp} responds in state {state:?}"
         );
         let flow = &oracle.flows[self.incoming()];
-        assert!(flow.service.is_reliable(), "only RC and XRC answer");
+        assert!(flow.service.is_reliable(), "only RC and XRC respond");
         let parsed = Packet::parse(packet.header(), packet.udp_payload_len())
             .expect("what is sent can be parsed");
         let psn = flow.relative(packet.psn);

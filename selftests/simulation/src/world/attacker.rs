@@ -195,7 +195,7 @@ impl World {
         let sent = self.unsent_request(qp, packet, &payload);
         assert!(
             !sent,
-            "queue pair {qp} answers {operation:?} again, though it is not the same"
+            "queue pair {qp} repeats the response to {operation:?}, though the request differs"
         );
     }
 

@@ -21,7 +21,7 @@ impl World {
         let outcome = self.with(qp, |core, env| {
             core.requester.handle_timeout(&mut core.slots, now, env)
         });
-        // The timer must not stay expired, even if the retransmission finds no room.
+        // The timer must not stay expired, even if the batch is full at the retransmission.
         let next = self.cores[qp].requester.next_timeout();
         assert!(
             next.is_none_or(|at| at > now),
@@ -312,7 +312,7 @@ impl World {
         if truth.response && connection.strict {
             assert!(
                 !outcome.buffer,
-                "a strict requester has {qp} buffer an answer"
+                "a strict requester has {qp} buffer a response"
             );
         }
         if outcome.buffer && connection.places > 0 && !connection.strict {

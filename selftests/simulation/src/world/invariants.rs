@@ -56,7 +56,7 @@ impl World {
         let alive = matches!(oracle.sides[qp].state, State::Rts | State::Sqd);
         if let Some(since) = incoming.gap.filter(|_| !incoming.nak_open && alive) {
             let side = &oracle.sides[qp];
-            // A NAK waits for the READ responses before it, which a rate limit may delay.
+            // A NAK is sent after the READ responses before it, which a rate limit may delay.
             let last = since + MAX_GAP_DELAY;
             let limited = oracle.config.network.marks != 0;
             let reports = side.answer_timer.is_some_and(|at| at <= last || limited);
@@ -167,7 +167,7 @@ impl World {
         } else if truth.relative > executed && !flow.nak_open {
             let told = outcome.transmit || pending || !alive;
             let waits = may_wait && outcome.buffer;
-            assert!(told || waits, "queue pair {qp} keeps a gap to itself");
+            assert!(told || waits, "queue pair {qp} does not report a gap");
             flow.nak_open = told;
             flow.gap = flow.gap.or((!told).then_some(now));
         }
