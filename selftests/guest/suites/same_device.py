@@ -94,7 +94,7 @@ def captured():
 
 @case(timeout=200)
 def loopback_qdisc():
-    """While the loopback device has a queueing discipline, here a lossy one, it gets all packets."""
+    """While the loopback device has a queueing discipline, here a lossy one, it is used."""
     lo = types.SimpleNamespace(netdev="lo", machine=bed.here.machine)
     with connection() as (sides, rng):
         packets, bypassed, _ = rises(rng, sides)
