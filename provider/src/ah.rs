@@ -10,7 +10,7 @@ use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::{IbvAh, IbvAhAttr, IbvPd};
 use crate::memory::Owned;
 use crate::object;
-use crate::shortage::{explained, NOT_PINNED};
+use crate::shortage::{report_limit, NOT_PINNED};
 
 /// An address handle.
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub(crate) extern "C" fn create_ah(pd: Ptr<IbvPd>, attr: Foreign<IbvAhAttr>) -> 
         let size = size_of_val(&resp);
         // SAFETY: the response has the size given.
         let error = unsafe { ibv_cmd_create_ah(pd, &mut ah.ibv, attr, &mut resp, size) };
-        explained("an address handle", NOT_PINNED, error)?;
+        report_limit("an address handle", NOT_PINNED, error)?;
         ah.number = resp.driver.ah;
         Ok(ah)
     })

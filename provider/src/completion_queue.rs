@@ -222,7 +222,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the number of entries that can be taken.
+    /// Returns the number of entries that can be consumed.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         let produced = self.ring.producer().load(Ordering::Acquire);

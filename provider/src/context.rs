@@ -41,7 +41,7 @@ unsafe impl Public for IbvContext {
     type Object = Context;
 }
 
-/// Bytes to allocate for a context: room for the longest layout, and for operations that a later
+/// Bytes to allocate for a context: the longest layout, and space for operations that a later
 /// release may have added under the same number ([`layout_of`]).
 const ALLOCATION: usize = {
     let mut longest = 0;
@@ -132,11 +132,11 @@ unsafe fn set_up(
     };
     let yield_us = environment::YIELD.read()?;
     let poll_idle_us = environment::POLL_IDLE.read()?;
-    let explains = environment::read_debug();
+    let debug = environment::read_debug();
     // SAFETY: the caller's contract.
     let kernel = unsafe { get_context(verbs, poll_idle_us)? };
     let polled = kernel.features & abi::FEATURE_POLL != 0;
-    if poll_idle_us != 0 && !polled && explains {
+    if poll_idle_us != 0 && !polled && debug {
         say(format_args!(
             "no poll mode, sends are system calls: the process or its control group may have no \
              further thread (ulimit -u, pids.max), or the kernel has no poll mode (poll_mode=0, no \

@@ -15,7 +15,7 @@ use crate::ffi::verbs::*;
 use crate::memory::Owned;
 use crate::object;
 use crate::ring::Ring;
-use crate::shortage::explained;
+use crate::shortage::report_limit;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
@@ -118,7 +118,7 @@ fn create(
     // `cqe` is at most the device's limit.
     let cqe = cqe as c_int;
     let error = command::create_cq(context, cqe, channel, comp_vector, &cq.verbs, spec);
-    explained(WHAT, ring.pinned(), error)?;
+    report_limit(WHAT, ring.pinned(), error)?;
     Ok(cq)
 }
 
@@ -226,7 +226,7 @@ pub(crate) extern "C" fn resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int {
         cq.queue.resize(capacity, allocate, |ring| {
             set_flags(&cq.context, ring);
             let error = command::resize_cq(cq, cqe, ring.spec());
-            explained(WHAT, ring.pinned(), error)
+            report_limit(WHAT, ring.pinned(), error)
         })
     });
     match resized {

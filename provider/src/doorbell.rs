@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Doorbells: a `POST_SEND` or `POST_RECV` command without work requests tells the kernel to look
-//! at a queue pair's ring.
+//! Doorbells: a `POST_SEND` or `POST_RECV` command without work requests makes the kernel
+//! check a queue pair's ring.
 //!
 //! Doorbells of send queues are written to the uverbs file, which is the shortest path into the
 //! kernel. A process that changed its credentials after it opened the device cannot use that path;
@@ -9,10 +9,10 @@
 //! which use the longer ioctl path.
 //!
 //! A send ring has an event index, as the rings of virtio have: the kernel writes the producer
-//! counter at which it wants the next doorbell. If a program posts in a stream, the kernel moves
-//! the index ahead and looks at the ring by itself, though later. So the context remembers the
-//! queue pair that has published entries without a doorbell, and rings for it when the program
-//! begins to wait, that is, when it finds no completion or requests an event.
+//! counter that requires the next doorbell. If a program posts in a stream, the kernel moves the
+//! index ahead and checks the ring on its own, though later. So the context records the queue pair
+//! that has published entries without a doorbell, and rings for it when the program begins to wait:
+//! when it finds no completion or requests an event.
 //!
 //! In poll mode a flag of the ring says whether the kernel must be called; it need not be while the
 //! polling thread is awake.
@@ -33,7 +33,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Doorbells {
     /// The uverbs file.
     cmd_fd: c_int,
-    /// Poll mode: while its polling thread is awake, the kernel looks at send queues by itself.
+    /// Poll mode: while its polling thread is awake, the kernel checks send queues on its own.
     polled: bool,
     /// The handle of the queue pair whose doorbell was deferred, and [`VALID`]; 0 means none.
     deferred: AtomicU64,
@@ -78,16 +78,16 @@ impl Doorbells {
             wqe_size: command::SEND_WR_SIZE,
         };
         // SAFETY: the command is readable for its size, and complete; its response goes to
-        // `bad_wr`. The kernel takes it as a whole (`ib_uverbs_write`).
+        // `bad_wr`. The kernel accepts it as a whole (`ib_uverbs_write`).
         match unsafe { os::write(self.cmd_fd, (&raw const doorbell).cast(), size) } {
             0.. => Ok(()),
             _ => Err(os::errno()),
         }
     }
 
-    /// Notifies the kernel of published send work requests: at once, or by a deferred doorbell if
-    /// the program posts in a stream. `is_armed` tells whether an event of the completion queue is
-    /// requested. Fails with the kernel's error.
+    /// Notifies the kernel of published send work requests: immediately, or by a deferred
+    /// doorbell if the program posts in a stream. `is_armed` returns whether an event of the
+    /// completion queue is requested. Fails with the kernel's error.
     #[inline]
     pub(crate) fn notify(
         &self,
@@ -124,7 +124,7 @@ impl Doorbells {
     }
 
     /// Rings a deferred doorbell. The queue pair may be gone. Errors are ignored because the kernel
-    /// will look at the ring by itself, only later.
+    /// will check the ring on its own, only later.
     #[cold]
     fn ring_by_handle(&self, handle: u32) {
         let _ = self.by_write(handle);

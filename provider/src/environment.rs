@@ -11,7 +11,7 @@ use core::ffi::{c_int, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether to explain failures on standard error: see [`read_debug`].
-pub(crate) static EXPLAINS: AtomicBool = AtomicBool::new(false);
+pub(crate) static DEBUG: AtomicBool = AtomicBool::new(false);
 
 /// A variable that can be set to a time.
 pub(crate) struct Variable {
@@ -42,11 +42,11 @@ pub(crate) const YIELD: Variable = Variable {
     zero: "never",
 };
 
-/// Sets [`EXPLAINS`] to whether `RRXE_DEBUG` is set and neither empty nor 0, and returns it.
+/// Sets [`DEBUG`] to whether `RRXE_DEBUG` is set and neither empty nor 0, and returns it.
 pub(crate) fn read_debug() -> bool {
-    let explains = is_yes(os::variable(c"RRXE_DEBUG"));
-    EXPLAINS.store(explains, Ordering::Relaxed);
-    explains
+    let debug = is_yes(os::variable(c"RRXE_DEBUG"));
+    DEBUG.store(debug, Ordering::Relaxed);
+    debug
 }
 
 fn is_yes(value: Option<&CStr>) -> bool {

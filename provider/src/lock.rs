@@ -69,7 +69,7 @@ impl<T> Lock<T> {
         (!self.shared || self.take()).then(|| Guard(self, PhantomData))
     }
 
-    /// Returns the guard of a lock that is taken.
+    /// Returns the guard of a lock that is held.
     ///
     /// # Safety
     ///

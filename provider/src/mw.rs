@@ -9,7 +9,7 @@ use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::*;
 use crate::memory::Owned;
 use crate::object;
-use crate::shortage::{explained, NOT_PINNED};
+use crate::shortage::{report_limit, NOT_PINNED};
 use core::ffi::c_int;
 
 /// `ibv_alloc_mw`.
@@ -18,7 +18,7 @@ pub(crate) extern "C" fn alloc_mw(pd: Ptr<IbvPd>, mw_type: u32) -> *mut IbvMw {
         // libibverbs fills it in.
         let mut mw = Owned::new(IbvMw::default())?;
         let error = command::alloc_mw(pd, mw_type, &mut mw);
-        explained("a memory window", NOT_PINNED, error)?;
+        report_limit("a memory window", NOT_PINNED, error)?;
         Ok(mw)
     })
 }

@@ -11,7 +11,7 @@ use crate::ffi::os;
 use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::memory::Owned;
-use crate::shortage::{explained, NOT_PINNED};
+use crate::shortage::{report_limit, NOT_PINNED};
 use core::ffi::{c_int, c_void};
 
 /// Creates an object with `make` and returns its public part. If `make` fails, returns null with
@@ -69,7 +69,7 @@ pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
     create(|| {
         let mut pd = Owned::new(IbvPd { context, handle: 0 })?;
         let error = command::alloc_pd(context, &mut pd);
-        explained("a protection domain", NOT_PINNED, error)?;
+        report_limit("a protection domain", NOT_PINNED, error)?;
         Ok(pd)
     })
 }
@@ -83,7 +83,7 @@ pub(crate) extern "C" fn open_xrcd(
         let mut xrcd = Owned::new(VerbsXrcd::default())?;
         let size = size_of::<VerbsXrcd>() as c_int;
         let error = command::open_xrcd(context, &mut xrcd, size, attr);
-        explained("an XRC domain", NOT_PINNED, error)?;
+        report_limit("an XRC domain", NOT_PINNED, error)?;
         Ok(xrcd)
     })
 }
@@ -100,7 +100,7 @@ pub(crate) extern "C" fn reg_mr(
         // libibverbs fills it in.
         let mut mr = Owned::new(VerbsMr::default())?;
         let error = command::reg_mr(pd, addr, length, hca_va, access, &mut mr);
-        explained("a memory region", (addr as u64, length), error)?;
+        report_limit("a memory region", (addr as u64, length), error)?;
         Ok(mr)
     })
 }
@@ -117,7 +117,7 @@ pub(crate) extern "C" fn rereg_mr(
 ) -> c_int {
     let iova = addr as u64;
     let error = command::rereg_mr(mr, flags as u32, addr, length, iova, access, pd);
-    status(explained("a memory region", (iova, length), error))
+    status(report_limit("a memory region", (iova, length), error))
 }
 
 /// Returns the result of a verb, which is 0 or an error number.

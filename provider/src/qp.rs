@@ -15,7 +15,7 @@ use crate::object::{self, status};
 use crate::recv_queue::RecvQueue;
 use crate::ring::{Ring, Shape};
 use crate::send_queue::{only, Batch, Opcodes, SendQueue};
-use crate::shortage::{explained, NOT_PINNED};
+use crate::shortage::{report_limit, NOT_PINNED};
 use crate::wr;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -93,7 +93,7 @@ pub(crate) fn opcodes(qp_type: u32) -> Result<Opcodes, c_int> {
 
 impl Qp {
     /// Creates a queue pair that the kernel does not know yet, with rings for the capacities in
-    /// `attr.cap`. Sets `attr.cap.max_inline_data` to the bytes that an entry has room for.
+    /// `attr.cap`. Sets `attr.cap.max_inline_data` to the capacity of an entry.
     ///
     /// Fails with `EOPNOTSUPP` if the device lacks this type of queue pair, with `EINVAL` if
     /// `attr.cap` exceeds the limits of the device, or with `ENOMEM`.
@@ -252,7 +252,7 @@ fn create(context: Ptr<IbvContext>, attr: &mut IbvQpInitAttrEx) -> Result<Owned<
         return Err(EOPNOTSUPP);
     }
     let error = command::create_qp_ex(context, &qp.verbs, attr, qp.command());
-    explained(WHAT, qp.pinned(), error)?;
+    report_limit(WHAT, qp.pinned(), error)?;
     if has_ops {
         let verbs = qp.verbs.get_mut();
         wr::set_functions(&mut verbs.qp_ex, ops);
@@ -419,7 +419,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: Ptr<IbvQp>) -> c_int {
 /// `ibv_attach_mcast`.
 pub(crate) extern "C" fn attach_mcast(qp: Ptr<IbvQp>, gid: Foreign<IbvGid>, lid: u16) -> c_int {
     let error = ibv_cmd_attach_mcast(qp, gid, lid);
-    status(explained("a multicast membership", NOT_PINNED, error))
+    status(report_limit("a multicast membership", NOT_PINNED, error))
 }
 
 #[cfg(test)]

@@ -36,10 +36,10 @@ const SGE_SIZE: u32 = size_of::<IbvSge>() as u32;
 
 impl RecvQueue {
     /// Creates an empty queue in `ring`. `depth` is reduced to the ring's capacity. A work request
-    /// may have all segments that an entry has room for.
+    /// may have all segments that fit into an entry.
     pub(crate) fn new(ring: Ring, depth: u32) -> Self {
         let room = ring.stride().saturating_sub(WQE_SIZE);
-        // INVARIANT: reduced to the ring's capacity and to the room in an entry.
+        // INVARIANT: reduced to the capacities of the ring and of an entry.
         Self {
             depth: depth.min(ring.capacity()),
             max_sge: room.wrapping_div(SGE_SIZE),

@@ -90,13 +90,13 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates an empty queue in `ring`. The limits in `cap` are reduced to what the ring has room
-    /// for. If `signal_all`, every work request generates a completion regardless of its flags.
+    /// Creates an empty queue in `ring`. The limits in `cap` are reduced to the capacities of the
+    /// ring. If `signal_all`, every work request generates a completion regardless of its flags.
     pub(crate) fn new(ring: Ring, cap: &IbvQpCap, signal_all: bool) -> Self {
         // An entry has these bytes behind its fixed part.
         let room = ring.stride().saturating_sub(WQE_SIZE);
         let max_sge = room.wrapping_div(SGE_SIZE).min(u16::MAX.into());
-        // INVARIANT: reduced to the ring's capacity and to the room in an entry.
+        // INVARIANT: reduced to the capacities of the ring and of an entry.
         Self {
             depth: cap.max_send_wr.min(ring.capacity()),
             max_sge: cap.max_send_sge.min(max_sge),
@@ -170,7 +170,7 @@ impl Batch<'_> {
             return Err(ENOMEM);
         }
         let at = self.queue.ring.slot(self.state.next).cast::<SendWqe>();
-        // SAFETY: the slot has room for an entry, and it is not published: the queue is not full.
+        // SAFETY: an entry fits into the slot, and it is not published: the queue is not full.
         unsafe { at.write(wqe) };
         self.state.flags |= wqe.flags;
         self.state.next = self.state.next.wrapping_add(1);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Explains which limit an object has exceeded, which the error number does not tell:
+//! Reports the limit that an object has exceeded, which the error number does not show:
 //!
 //! - `ENOMEM`: the kernel counts the pages that it pins for a process, and they would exceed
 //!   RLIMIT_MEMLOCK (`ib_umem_get()` in drivers/infiniband/core/umem.c).
 //! - `EDQUOT`: the kernel counts the objects of each user, and the user has its share of the
 //!   device's limit (drivers/rrxe/quota.rs).
 //!
-//! If the environment asks for it ([`EXPLAINS`]), the provider writes a line to standard error.
+//! If the environment requests it ([`DEBUG`]), the provider writes a line to standard error.
 
-use crate::environment::EXPLAINS;
+use crate::environment::DEBUG;
 use crate::ffi::os;
 use crate::text::say;
 use core::ffi::c_int;
@@ -24,13 +24,13 @@ const MAY_PIN_ALL: u64 = 1 << 14;
 pub(crate) const NOT_PINNED: (u64, usize) = (0, 0);
 
 /// Returns the result of a command that creates the object `what`, for which the kernel pins memory
-/// (`pinned`: the address and the bytes). `error` is 0 or the error number; a shortage is explained
-/// if the environment asks for it.
-pub(crate) fn explained(what: &str, pinned: (u64, usize), error: c_int) -> Result<(), c_int> {
+/// (`pinned`: the address and the bytes). `error` is 0 or the error number; the exceeded limit
+/// is reported if the environment requests it.
+pub(crate) fn report_limit(what: &str, pinned: (u64, usize), error: c_int) -> Result<(), c_int> {
     if error == 0 {
         return Ok(());
     }
-    if EXPLAINS.load(Ordering::Relaxed) {
+    if DEBUG.load(Ordering::Relaxed) {
         match error {
             os::ENOMEM => explain_memlock(what, pinned),
             os::EDQUOT => explain_share(what),

@@ -15,7 +15,7 @@ use crate::object::{self, status};
 use crate::post;
 use crate::recv_queue::RecvQueue;
 use crate::ring::Ring;
-use crate::shortage::explained;
+use crate::shortage::report_limit;
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -71,7 +71,7 @@ impl Srq {
         command: impl FnOnce(abi::RingSpec) -> c_int,
     ) -> Result<(), c_int> {
         let mut queue = self.queue.lock();
-        explained(WHAT, ring.pinned(), command(ring.spec()))?;
+        report_limit(WHAT, ring.pinned(), command(ring.spec()))?;
         queue.replace_ring(ring);
         Ok(())
     }
@@ -83,7 +83,7 @@ fn create(context: Ptr<IbvContext>, init: &mut IbvSrqInitAttrEx) -> Result<Owned
     let queue = srq.queue.lock();
     let ring = queue.ring();
     let error = command::create_srq_ex(context, &srq.verbs, init, ring.spec());
-    explained(WHAT, ring.pinned(), error)?;
+    report_limit(WHAT, ring.pinned(), error)?;
     drop(queue);
     // libibverbs sets these members only for a basic queue.
     let public = &mut srq.verbs.get_mut().srq;

@@ -132,8 +132,8 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
 
-/// Reads the start of a file, as much as `buffer` has room for. Returns what was read, and nothing
-/// if the file cannot be read.
+/// Reads the start of a file, as much as fits into `buffer`. Returns the bytes read: none if the
+/// file cannot be read.
 pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     // SAFETY: the path ends with a zero.
     let fd = unsafe { open(path.as_ptr(), O_RDONLY | O_CLOEXEC) };
@@ -142,7 +142,7 @@ pub(crate) fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     }
     let mut length = 0_usize;
     while let Some(room) = buffer.get_mut(length..).filter(|room| !room.is_empty()) {
-        // SAFETY: the buffer has that room.
+        // SAFETY: `room` is a part of the buffer.
         match unsafe { read(fd, room.as_mut_ptr().cast(), room.len()) } {
             count @ 1.. => length = length.wrapping_add(count as usize),
             _ => break,
