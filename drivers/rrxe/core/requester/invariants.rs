@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What holds for a requester between two events. Builds with debug assertions check it after each
-//! event: the tests, the simulation, the model, the fuzzers, and kernels with
+//! The invariants of a requester, which hold between two events. Builds with debug assertions check
+//! them after each event: the tests, the simulation, the model, the fuzzers, and kernels with
 //! CONFIG_RUST_DEBUG_ASSERTIONS.
 
 use super::loss::MAX_UNCOUNTED_RETRIES;

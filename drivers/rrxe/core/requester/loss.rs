@@ -262,8 +262,8 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
-    /// Leaves a repair whose time has come to the next poll, and ends its timer. Returns whether the
-    /// next poll must retransmit the lost packet.
+    /// Ends the timer of a repair that is due. Returns whether the next poll must retransmit the
+    /// lost packet.
     #[inline]
     pub(super) fn release_repair(&mut self, now: u64) -> bool {
         let repair = self.loss.repair.as_mut();

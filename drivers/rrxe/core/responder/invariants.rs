@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What holds for a responder between two events. Builds with debug assertions check it after each
-//! event, as for the requester.
+//! The invariants of a responder, which hold between two events. Builds with debug assertions check
+//! them after each event.
 
 use super::{Message, ResourceRing, Responder, State};
 use crate::psn::MODULUS;
@@ -49,7 +49,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Asserts that what is to be sent fits the state.
+    /// Asserts that the pending packets fit the state.
     fn assert_output(&self) {
         let output = self.ack_due || self.nak_due.is_some() || self.resources.has_pending();
         debug_assert!(
