@@ -55,6 +55,11 @@ QUICK_DRIVERS = ("rrxe", "rdma_rxe")
 # The wires (qemu/vm.py --wire) of the lanes with two guests, one after the other.
 WIRES = {"machines": ("taps", "plain-taps")}
 
+# Lanes in which no packet is lost or marked, so rrxe must reduce no window and no rate. With
+# "timeouts", a window may be reduced if an acknowledge timer expires, because the guest may have to
+# wait for a CPU of the machine. In the native lane the queue of a veth overflows.
+LOSSLESS = {"deterministic": "strict", "wire": "strict", "machines": "timeouts", "parallel": "timeouts"}
+
 # Titles of the groups in the report.
 TITLES = {
     "table": "Side by side",
@@ -273,6 +278,7 @@ def measure(args, lane, wire):
     environment = {"CASE_GROUPS": ",".join(groups), "DRIVERS": ",".join(drivers), "RRXE_PARAMETERS": args.parameters}
     environment |= {"RUNS": args.runs} if counted else {"RUNS": 1, "TURNS": TURNS[lane][args.quick]}
     environment |= {"WIRE": 1} if lane in ("wire", "native") else {}
+    environment |= {"LOSSLESS": LOSSLESS[lane]} if lane in LOSSLESS else {}
     if counted:
         if args.runs > 1:
             environment["AGREEMENT"] = ",".join(f"{group}={by}" for group, by in AGREEMENT.items())

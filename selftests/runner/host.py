@@ -89,7 +89,7 @@ PROVIDERS = {"provider-59": "59", "provider-65": "65"}
 # The comparison of the provider's declarations with the headers of Debian's releases.
 LAYOUTS = "layouts"
 
-# The tests of the scripts in qemu/.
+# The tests of the scripts in qemu/ and of the bench.
 SCRIPTS = "scripts"
 
 # The programs of the host lane.

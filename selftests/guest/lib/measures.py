@@ -46,6 +46,27 @@ FLOOD = "stdbuf -oL ib_send_bw -e -s 65536 -n 1000000"
 FLOODS_LAST = 8
 
 
+def reductions(hosts, timeouts_permit):
+    """Returns how often rates and windows have been reduced: {(device, counter): number}.
+
+    If timeouts permit to reduce a window, their number is subtracted.
+    """
+    found = {}
+    for host in hosts:
+        statistics = host.machine.look("statistics", host.device)
+        found[host.device, "rp_rate_reductions"] = statistics["rp_rate_reductions"]
+        timeouts = statistics["local_ack_timeout_err"] if timeouts_permit else 0
+        found[host.device, "rp_window_reductions"] = statistics["rp_window_reductions"] - timeouts
+    return found
+
+
+def check_reductions(before, after):
+    """Raises a Failure if a rate or a window was reduced in between."""
+    risen = {where: after[where] - count for where, count in before.items() if after[where] > count}
+    words = ", ".join(f"{name} of {device}: {count}" for (device, name), count in risen.items())
+    harness.require(not risen, f"reduced without a loss or a mark: {words}")
+
+
 def bandwidth(output):
     """Returns the average in MB/s as perftest counts, that is, MiB/s."""
     return float(re.search(r"^\s*\d+\s+\d+\s+\S+\s+(\S+)\s+\S+\s*$", output, re.M).group(1))
