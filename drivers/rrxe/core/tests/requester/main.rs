@@ -5,6 +5,8 @@
 mod answers;
 mod credits;
 mod local;
+mod probes;
+mod read_recovery;
 mod recovery;
 mod retries;
 mod sending;

@@ -3,7 +3,9 @@
 //! Tests of the responder, statement by statement, against a peer made of single packets.
 
 mod acceptance;
+mod acknowledgement;
 mod bursts;
+mod delayed_ack;
 mod placement;
 mod refusal;
 mod reordering;
