@@ -4,7 +4,7 @@
 import re
 
 import testbed
-from harness import Skip, case, log, require
+from harness import Skip, case, equal, log, require
 
 bed = testbed.Bed()
 
@@ -15,8 +15,10 @@ _RESULT = re.compile(r"^\s+(ok|not ok) \d+ (\S+)(.*)$", re.M)
 
 
 SUITES = (
-    "linux-rdma-blocks",
+    "linux-rdma-blocks-of-memory",
     "linux-rdma-memory",
+    "linux-rdma-ops",
+    "linux-rdma-packet-owners",
     "linux-rdma-payload-arena",
     "linux-rdma-sync",
     "linux-rdma-crc32",
@@ -45,6 +47,18 @@ def passes(suite):
     require(results, "no test has run")
     bad = [name for outcome, name, rest in results if outcome != "ok" or "SKIP" in rest]
     require(not bad, f"not passed: {', '.join(bad)}")
+
+
+@case(timeout=60)
+def all_listed():
+    """The module has no other KUnit suites than those above."""
+    here = bed.here
+    if here.driver != "rrxe":
+        raise Skip(f"{here.driver} has no such tests")
+    here.machine.try_run("mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug")
+    names = here.machine.run("ls /sys/kernel/debug/kunit").split()
+    own = sorted(name.replace("_", "-") for name in names if name.startswith(("linux_rdma_", "rrxe_")))
+    equal("suites of the module", own, sorted(SUITES))
 
 
 def run():
