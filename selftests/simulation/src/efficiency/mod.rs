@@ -6,6 +6,8 @@
 //! disturbance and a quiet period follow each other, in which each flow always has work requests.
 //! At the end all peers die. The checks panic on a violation. See docs/testing.md.
 
+#[cfg(test)]
+mod bottleneck;
 mod checks;
 mod config;
 mod net;
