@@ -13,6 +13,9 @@ use std::fmt::Write as _;
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u64 = 4791;
 
+/// Bytes of a BTH.
+const BTH_LEN: usize = 12;
+
 /// A field of a header.
 pub struct Field {
     pub name: &'static str,
@@ -249,7 +252,13 @@ impl Recipe {
             );
         }
         if !self.no_icrc {
-            let icrc = icrc_of(&bytes[..20], &bytes[20..28], &bytes[28..]);
+            // The ICRC of a datagram without a whole BTH has ones in its place.
+            let roce = bytes.get(28..).filter(|roce| roce.len() >= BTH_LEN);
+            let icrc = icrc_of(
+                &bytes[..20],
+                &bytes[20..28],
+                roce.unwrap_or(&[0xff; BTH_LEN]),
+            );
             bytes.extend(icrc);
         }
         for (name, value) in &self.later {
