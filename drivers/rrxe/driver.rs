@@ -14,7 +14,7 @@ use crate::{
         create::{Parents, QpHandle},
         poll::Poller,
     },
-    quota::{Charge, Charged},
+    quota::{Charge, Charged, Kind},
     ring::abi,
     tables::Tables,
     transport::local_queue::LocalQueue,
@@ -220,7 +220,7 @@ impl Driver for Rrxe {
     }
 
     fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
-        let charge = Charge::new(&device.data().core.tables.quotas.domains, is_user)?;
+        let charge = Charge::new(&device.data().core.tables.quotas, Kind::Domain, is_user)?;
         Ok(charge.of(Pd::new(is_user)))
     }
 
@@ -233,7 +233,7 @@ impl Driver for Rrxe {
     ) -> Result<Self::Ah> {
         let core = &device.data().core;
         let (handles, interfaces) = (&core.tables.addresses, &core.interfaces);
-        let charge = Charge::new(&core.tables.quotas.address_handles, udata.is_some())?;
+        let charge = Charge::new(&core.tables.quotas, Kind::AddressHandle, udata.is_some())?;
         let ah = AddressHandle::create(handles, interfaces, pd, info, may_sleep, udata)?;
         Ok(charge.of(ah))
     }
@@ -253,7 +253,7 @@ impl Driver for Rrxe {
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Cq, u32)> {
         let quotas = &device.data().core.tables.quotas;
-        let charge = Charge::new(&quotas.completion_queues, udata.is_some())?;
+        let charge = Charge::new(quotas, Kind::CompletionQueue, udata.is_some())?;
         let (cq, cqe) = Cq::create(device, attr, target, udata)?;
         Ok((charge.of(cq), cqe))
     }
@@ -292,7 +292,7 @@ impl Driver for Rrxe {
         };
         // Only programs have XRC targets, whose creation comes without their part of the command.
         let is_user = udata.is_some() || init.xrcd.is_some();
-        let charge = Charge::new(&state.core.tables.quotas.queue_pairs, is_user)?;
+        let charge = Charge::new(&state.core.tables.quotas, Kind::QueuePair, is_user)?;
         let handle = qp::create::create(&parents, init, charge.payer, target, udata)?;
         let number = handle.qp.number;
         Ok((charge.of(handle), number))
@@ -331,7 +331,7 @@ impl Driver for Rrxe {
         udata: Option<&mut Udata<'_>>,
     ) -> Result<(Self::Srq, u32)> {
         let Tables { srqs, quotas, .. } = &*device.data().core.tables;
-        let charge = Charge::new(&quotas.shared_receive_queues, udata.is_some())?;
+        let charge = Charge::new(quotas, Kind::SharedReceiveQueue, udata.is_some())?;
         let (srq, number) = srq::create(device, srqs, pd, attr, xrc, target, udata)?;
         Ok((charge.of(srq), number))
     }

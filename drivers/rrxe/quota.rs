@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Quotas: how many objects of one kind a user may have.
+//! Quotas: the maximum numbers of objects of each user.
 //!
-//! The limits in [`limits`] are those of the module. A user may have half of what the others leave
-//! of a limit: with n users each gets one part in n + 1, and a new user always finds something
-//! left. The share is smaller for objects that nobody needs in such numbers: ib_core allocates some
-//! 300 bytes for each object, which are charged to no control group. A process with
+//! The limits in [`limits`] are those of the module. A user may have half of the objects that the
+//! others leave of a limit. With n users each gets one part in n + 1, and a new user always finds
+//! some left. The share is smaller for objects that nobody needs in such numbers: ib_core allocates
+//! some 300 bytes for each object, which are charged to no control group. A process with
 //! CAP_SYS_RESOURCE may create objects beyond its user's share, and consumers in the kernel have
-//! none. Both have only the limits of the module.
+//! none. Both have only the limits of the module. The rdma control group does not replace this: it
+//! has no limit by default, and does not know users.
 //!
-//! The caller pays: the effective user of the process that creates an object, until the object is
-//! destroyed by any process. Locked memory (`ib_umem_get()` in drivers/infiniband/core/umem.c) and
-//! control groups charge the caller, too. So a process that got an open device from another user,
-//! over fork() or SCM_RIGHTS, pays for what it creates there. A membership of a multicast group is
-//! an exception: the user that pays for the queue pair pays for it.
+//! An object is charged to the effective user of the process that creates it, until any process
+//! destroys it. Locked memory (`ib_umem_get()` in drivers/infiniband/core/umem.c) and control
+//! groups are charged to the caller, too. So a process that got an open device from another user,
+//! over fork() or SCM_RIGHTS, is charged for the objects that it creates there. A membership of a
+//! multicast group is an exception: it is charged to the user of the queue pair.
 
 use crate::limits;
 use core::ops::Deref;
@@ -30,133 +31,149 @@ use rrxe_core::reorder::share;
 /// `None` for all consumers in the kernel.
 pub(crate) type Payer = Option<u32>;
 
-/// The numbers of existing objects of one kind.
-struct Usage {
-    all: u32,
-    /// The users that have any.
-    users: RBTree<u32, User>,
+/// A kind of objects with a limit of its own.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// Protection domains and XRC domains.
+    Domain,
+    AddressHandle,
+    CompletionQueue,
+    QueuePair,
+    SharedReceiveQueue,
+    Region,
+    Window,
+    /// Memberships of queue pairs in multicast groups.
+    Membership,
 }
 
-/// A user that has objects of one kind.
+/// A number of objects of each kind.
+type Counts = [u32; Kind::Membership as usize + 1];
+
+impl Kind {
+    /// Returns the largest numbers of objects: of the module, and of a user besides its share.
+    const fn max(self) -> (u32, u32) {
+        let module = match self {
+            Self::Domain => return (limits::MAX_PD, limits::MAX_USER_PD),
+            Self::AddressHandle => return (limits::MAX_AH, limits::MAX_USER_AH),
+            Self::CompletionQueue => limits::MAX_CQ,
+            Self::QueuePair => limits::MAX_QP,
+            Self::SharedReceiveQueue => limits::MAX_SRQ,
+            Self::Region => limits::MAX_MR,
+            Self::Window => limits::MAX_MW,
+            Self::Membership => limits::MAX_TOTAL_MCAST_QP_ATTACH,
+        };
+        (module, module)
+    }
+}
+
+/// The account of a user that has objects.
 #[derive(Default)]
-struct User {
-    objects: u32,
-    /// Queue pairs: earliest time of the next retry that is limited
-    /// ([`Quota::reserve_rnr_retry`]), in nanoseconds of CLOCK_MONOTONIC.
+struct Account {
+    objects: Counts,
+    /// Earliest time of the next limited retry ([`Quotas::reserve_rnr_retry`]), in nanoseconds of
+    /// CLOCK_MONOTONIC.
     next_retry: u64,
 }
 
-/// Memory for a user's entry in [`Usage::users`].
-type NewNode = RBTreeNodeReservation<u32, User>;
+/// Memory for an account.
+type NewNode = RBTreeNodeReservation<u32, Account>;
 
-impl Usage {
+/// The objects of all consumers, and the accounts of the users that have any, by UID.
+struct Accounts {
+    all: Counts,
+    users: RBTree<u32, Account>,
+}
+
+impl Accounts {
     fn new() -> Self {
         Self {
-            all: 0,
+            all: Counts::default(),
             users: RBTree::new(),
         }
     }
 
-    /// Counts one more object. Takes `node` if the payer is a user without an entry. Returns false
-    /// if the module has its maximum of objects already, or if a user that is not `exempt` has its
-    /// share.
-    fn add(&mut self, max: Max, payer: Payer, exempt: bool, node: &mut Option<NewNode>) -> bool {
-        let (module, user) = (max.module as usize, max.user as usize);
-        let (has, may) = match payer {
-            Some(uid) if !exempt => {
-                let own = self.users.get(&uid).map_or(0, |user| user.objects as usize);
-                (own, share(module, self.all as usize, own).min(user))
-            }
-            _ => (self.all as usize, module),
-        };
-        if has >= may {
+    /// Counts one more object. Takes `node` if the payer is a user without an account. Returns
+    /// false if there are `module` objects already, or if a user that is not `is_exempt` has its
+    /// share or `user` objects.
+    fn add(
+        &mut self,
+        kind: Kind,
+        (module, user): (u32, u32),
+        payer: Payer,
+        is_exempt: bool,
+        node: &mut Option<NewNode>,
+    ) -> bool {
+        let all = &mut self.all[kind as usize];
+        if *all >= module {
             return false;
         }
         if let Some(uid) = payer {
-            match self.users.entry(uid) {
-                Entry::Occupied(mut entry) => {
-                    let user = entry.get_mut();
-                    user.objects = user.objects.saturating_add(1);
+            let own = self
+                .users
+                .get(&uid)
+                .map_or(0, |account| account.objects[kind as usize]);
+            let share = share(module as usize, *all as usize, own as usize).min(user as usize);
+            if !is_exempt && own as usize >= share {
+                return false;
+            }
+            match (self.users.entry(uid), node.take()) {
+                (Entry::Occupied(mut entry), _) => entry.get_mut().objects[kind as usize] = own + 1,
+                (Entry::Vacant(entry), Some(node)) => {
+                    let mut account = Account::default();
+                    account.objects[kind as usize] = 1;
+                    entry.insert(account, node);
                 }
-                Entry::Vacant(entry) => match node.take() {
-                    Some(node) => {
-                        let user = User {
-                            objects: 1,
-                            ..User::default()
-                        };
-                        entry.insert(user, node);
-                    }
-                    None => return false,
-                },
+                (Entry::Vacant(_), None) => return false,
             }
         }
-        self.all = self.all.saturating_add(1);
+        *all += 1;
         true
     }
 
-    /// Counts one object less. Returns the user's entry if it was the last one.
-    fn remove(&mut self, payer: Payer) -> Option<RBTreeNode<u32, User>> {
-        self.all = self.all.saturating_sub(1);
+    /// Counts one object less. Returns the user's account if that was its last object.
+    fn remove(&mut self, kind: Kind, payer: Payer) -> Option<RBTreeNode<u32, Account>> {
+        decrement(&mut self.all[kind as usize]);
         let mut entry = self.users.find_mut(&payer?)?;
-        let user = entry.get_mut();
-        user.objects = user.objects.saturating_sub(1);
-        (user.objects == 0).then(|| entry.remove_node())
-    }
-
-    /// Reserves a retry of a user: see [`Quota::reserve_rnr_retry`].
-    fn reserve_rnr_retry(&mut self, payer: Payer, now: u64) -> u64 {
-        let user = payer.and_then(|uid| self.users.get_mut(&uid));
-        user.map_or(now, |user| {
-            let time = user.next_retry.max(now);
-            user.next_retry = time.saturating_add(limits::RNR_RETRY_INTERVAL);
-            time
-        })
+        let objects = &mut entry.get_mut().objects;
+        decrement(&mut objects[kind as usize]);
+        objects
+            .iter()
+            .all(|&count| count == 0)
+            .then(|| entry.remove_node())
     }
 }
 
-/// The largest numbers of objects of one kind.
-#[derive(Clone, Copy)]
-struct Max {
-    /// Of the module.
-    module: u32,
-    /// Of a user, besides its share.
-    user: u32,
+/// Counts one object less.
+fn decrement(count: &mut u32) {
+    debug_assert!(*count > 0, "an object is uncharged that was not charged");
+    *count = count.saturating_sub(1);
 }
 
-/// The limit of one kind of object, and the objects that count.
+/// The objects of all devices, and the users that they are charged to.
 #[pin_data]
-pub(crate) struct Quota {
-    max: Max,
+pub(crate) struct Quotas {
     #[pin]
-    usage: SpinLock<Usage>,
+    accounts: SpinLock<Accounts>,
 }
 
-impl Quota {
-    /// A user's share is half of what the others leave, but `user` at most.
-    fn new(module: u32, user: u32) -> Result<Arc<Self>> {
-        let max = Max { module, user };
-        Arc::pin_init(
-            pin_init!(Self {
-                max,
-                usage <- new_spinlock!(Usage::new(), "rrxe_quota"),
-            }),
-            GFP_KERNEL,
-        )
+impl Quotas {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let accounts = new_spinlock!(Accounts::new(), "rrxe_quotas");
+        Arc::pin_init(pin_init!(Self { accounts <- accounts }), GFP_KERNEL)
     }
 
-    /// Counts one more object. The caller must [uncharge](Self::uncharge) it. Sleeps if the payer
-    /// is a user.
+    /// Counts one more object, until [`Self::uncharge`]. Sleeps if the payer is a user.
     ///
     /// # Errors
     ///
     /// `EDQUOT` if the user has its share, and the current process lacks CAP_SYS_RESOURCE. `ENOMEM`
     /// at the limit of the module, or if there is no memory.
-    pub(crate) fn charge(&self, payer: Payer) -> Result {
+    pub(crate) fn charge(&self, kind: Kind, payer: Payer) -> Result {
         let node = payer.map(|_| NewNode::new(GFP_KERNEL_ACCOUNT));
         let mut node = node.transpose()?;
-        let mut add = |exempt| {
-            with_lock_irqsave(&self.usage, |usage| {
-                usage.add(self.max, payer, exempt, &mut node)
+        let mut add = |is_exempt| {
+            with_lock_irqsave(&self.accounts, |accounts| {
+                accounts.add(kind, kind.max(), payer, is_exempt, &mut node)
             })
         };
         match payer {
@@ -167,38 +184,45 @@ impl Quota {
         }
     }
 
-    /// Counts one object less. Any context.
-    pub(crate) fn uncharge(&self, payer: Payer) {
-        let last = with_lock_irqsave(&self.usage, |usage| usage.remove(payer));
+    /// Counts one object less, which must have been [charged](Self::charge). Any context.
+    pub(crate) fn uncharge(&self, kind: Kind, payer: Payer) {
+        let last = with_lock_irqsave(&self.accounts, |accounts| accounts.remove(kind, payer));
         // Freed without the lock.
         drop(last);
     }
-}
 
-impl Quota {
     /// Reserves a retry of a request whose receiver has not been ready for long. Returns its
     /// earliest time, in nanoseconds of CLOCK_MONOTONIC. The retries of all queue pairs of a user
     /// are [`limits::RNR_RETRY_INTERVAL`] apart, since softirqs send them, even while the user's
     /// processes are stopped. Those of kernel consumers are not limited. Any context.
     pub(crate) fn reserve_rnr_retry(&self, payer: Payer, now: u64) -> u64 {
-        with_lock_irqsave(&self.usage, |usage| usage.reserve_rnr_retry(payer, now))
+        with_lock_irqsave(&self.accounts, |accounts| {
+            let account = payer.and_then(|uid| accounts.users.get_mut(&uid));
+            account.map_or(now, |account| {
+                let time = account.next_retry.max(now);
+                account.next_retry = time.saturating_add(limits::RNR_RETRY_INTERVAL);
+                time
+            })
+        })
     }
 }
 
-/// One object of a [`Quota`]. Given back on drop.
+/// The charge for one object, which ends on drop.
 pub(crate) struct Charge {
-    quota: Arc<Quota>,
+    quotas: Arc<Quotas>,
+    kind: Kind,
     pub(crate) payer: Payer,
 }
 
 impl Charge {
     /// Charges the current process's user, or the kernel, for an object that is about to be
-    /// created. Sleeps for a user. Fails as [`Quota::charge`] does.
-    pub(crate) fn new(quota: &Arc<Quota>, is_user: bool) -> Result<Self> {
+    /// created. Sleeps for a user. Fails as [`Quotas::charge`] does.
+    pub(crate) fn new(quotas: &Arc<Quotas>, kind: Kind, is_user: bool) -> Result<Self> {
         let payer = is_user.then(user::current_euid);
-        quota.charge(payer)?;
+        quotas.charge(kind, payer)?;
         Ok(Self {
-            quota: quota.clone(),
+            quotas: quotas.clone(),
+            kind,
             payer,
         })
     }
@@ -213,7 +237,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.quota.uncharge(self.payer);
+        self.quotas.uncharge(self.kind, self.payer);
     }
 }
 
@@ -233,118 +257,114 @@ impl<T> Deref for Charged<T> {
     }
 }
 
-/// The quotas of all kinds of objects.
-pub(crate) struct Quotas {
-    /// Protection domains, and XRC domains, which have no limit of their own.
-    pub(crate) domains: Arc<Quota>,
-    pub(crate) address_handles: Arc<Quota>,
-    pub(crate) completion_queues: Arc<Quota>,
-    pub(crate) queue_pairs: Arc<Quota>,
-    pub(crate) shared_receive_queues: Arc<Quota>,
-    pub(crate) regions: Arc<Quota>,
-    pub(crate) windows: Arc<Quota>,
-    /// Memberships of queue pairs in multicast groups.
-    pub(crate) memberships: Arc<Quota>,
-}
-
-impl Quotas {
-    pub(crate) fn new() -> Result<Self> {
-        let of_all = |max| Quota::new(max, max);
-        Ok(Self {
-            domains: Quota::new(limits::MAX_PD, limits::MAX_USER_PD)?,
-            address_handles: Quota::new(limits::MAX_AH, limits::MAX_USER_AH)?,
-            completion_queues: of_all(limits::MAX_CQ)?,
-            queue_pairs: of_all(limits::MAX_QP)?,
-            shared_receive_queues: of_all(limits::MAX_SRQ)?,
-            regions: of_all(limits::MAX_MR)?,
-            windows: of_all(limits::MAX_MW)?,
-            memberships: of_all(limits::MAX_TOTAL_MCAST_QP_ATTACH)?,
-        })
-    }
-}
-
 #[cfg(CONFIG_KUNIT)]
 #[kernel::prelude::kunit_tests(rrxe_quota)]
 mod tests {
-    use super::*;
+    use super::{Kind::Region, *};
 
-    const LIMIT: Max = Max {
-        module: 12,
-        user: 12,
-    };
+    const LIMIT: (u32, u32) = (12, 12);
 
-    /// Counts objects of this payer until one is refused. Returns their number.
-    fn fill(usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
-        fill_to(LIMIT, usage, payer, exempt)
+    fn add(
+        max: (u32, u32),
+        accounts: &mut Accounts,
+        payer: Payer,
+        is_exempt: bool,
+    ) -> Result<bool> {
+        Ok(accounts.add(
+            Region,
+            max,
+            payer,
+            is_exempt,
+            &mut Some(NewNode::new(GFP_KERNEL)?),
+        ))
     }
 
-    fn fill_to(max: Max, usage: &mut Usage, payer: Payer, exempt: bool) -> Result<u32> {
+    /// Counts objects of this payer until one is refused. Returns their number.
+    fn fill_to(
+        max: (u32, u32),
+        accounts: &mut Accounts,
+        payer: Payer,
+        is_exempt: bool,
+    ) -> Result<u32> {
         let mut count = 0;
-        while usage.add(max, payer, exempt, &mut Some(NewNode::new(GFP_KERNEL)?)) {
+        while add(max, accounts, payer, is_exempt)? {
             count += 1;
         }
         Ok(count)
     }
 
+    fn fill(accounts: &mut Accounts, payer: Payer, is_exempt: bool) -> Result<u32> {
+        fill_to(LIMIT, accounts, payer, is_exempt)
+    }
+
     #[test]
     fn a_user_has_half_of_what_the_others_leave() -> Result {
-        let mut usage = Usage::new();
-        assert_eq!(fill(&mut usage, Some(1), false)?, 6);
-        assert_eq!(fill(&mut usage, Some(2), false)?, 3);
+        let mut accounts = Accounts::new();
+        assert_eq!(fill(&mut accounts, Some(1), false)?, 6);
+        assert_eq!(fill(&mut accounts, Some(2), false)?, 3);
         // A user that destroys an object can create another one, and a user at its share none.
-        let _ = usage.remove(Some(2));
-        assert_eq!(fill(&mut usage, Some(1), false)?, 0);
-        assert_eq!(fill(&mut usage, Some(2), false)?, 1);
+        let _ = accounts.remove(Region, Some(2));
+        assert_eq!(fill(&mut accounts, Some(1), false)?, 0);
+        assert_eq!(fill(&mut accounts, Some(2), false)?, 1);
         Ok(())
     }
 
     #[test]
     fn a_user_has_no_more_than_its_maximum() -> Result {
-        let (mut usage, max) = (Usage::new(), Max { user: 4, ..LIMIT });
-        assert_eq!(fill_to(max, &mut usage, Some(1), false)?, 4);
-        assert_eq!(fill_to(max, &mut usage, Some(2), false)?, 4);
+        let (mut accounts, max) = (Accounts::new(), (LIMIT.0, 4));
+        assert_eq!(fill_to(max, &mut accounts, Some(1), false)?, 4);
+        assert_eq!(fill_to(max, &mut accounts, Some(2), false)?, 4);
         // Half of what the others leave is less.
-        assert_eq!(fill_to(max, &mut usage, Some(3), false)?, 2);
-        assert_eq!(fill_to(max, &mut usage, Some(1), true)?, 2);
+        assert_eq!(fill_to(max, &mut accounts, Some(3), false)?, 2);
+        assert_eq!(fill_to(max, &mut accounts, Some(1), true)?, 2);
         Ok(())
     }
 
     #[test]
     fn an_exempt_user_and_the_kernel_have_what_is_left() -> Result {
         for payer in [Some(2), None] {
-            let mut usage = Usage::new();
-            assert_eq!(fill(&mut usage, Some(1), false)?, 6);
-            assert_eq!(fill(&mut usage, payer, true)?, 6);
-            assert_eq!(fill(&mut usage, Some(3), false)?, 0);
+            let mut accounts = Accounts::new();
+            assert_eq!(fill(&mut accounts, Some(1), false)?, 6);
+            assert_eq!(fill(&mut accounts, payer, true)?, 6);
+            assert_eq!(fill(&mut accounts, Some(3), false)?, 0);
         }
         Ok(())
     }
 
     #[test]
-    fn users_without_objects_have_no_entry() -> Result {
-        let mut usage = Usage::new();
+    fn kinds_have_limits_of_their_own() -> Result {
+        let mut accounts = Accounts::new();
+        assert_eq!(fill(&mut accounts, Some(1), false)?, 6);
+        assert!(accounts.add(Kind::Window, LIMIT, Some(1), false, &mut None));
+        assert_eq!(accounts.all[Kind::Window as usize], 1);
+        Ok(())
+    }
+
+    #[test]
+    fn users_without_objects_have_no_account() -> Result {
+        let mut accounts = Accounts::new();
         for uid in 1..=2 {
-            assert!(usage.add(
-                LIMIT,
-                Some(uid),
-                false,
-                &mut Some(NewNode::new(GFP_KERNEL)?)
-            ));
+            assert!(add(LIMIT, &mut accounts, Some(uid), false)?);
+            assert!(accounts.add(Kind::Window, LIMIT, Some(uid), false, &mut None));
         }
         for uid in 1..=2 {
-            assert!(usage.remove(Some(uid)).is_some());
+            assert!(accounts.remove(Region, Some(uid)).is_none());
+            assert!(accounts.remove(Kind::Window, Some(uid)).is_some());
         }
-        assert!(usage.users.is_empty());
-        assert_eq!(usage.all, 0);
+        assert!(accounts.users.is_empty());
+        assert_eq!(accounts.all, Counts::default());
         Ok(())
     }
 
     #[test]
     fn an_object_counts_until_it_is_dropped() -> Result {
-        let quota = Quota::new(1, 1)?;
-        let object = Charge::new(&quota, false)?.of(());
-        assert_eq!(Charge::new(&quota, false).err(), Some(ENOMEM));
+        let quotas = Quotas::new()?;
+        let object = Charge::new(&quotas, Region, false)?.of(());
+        let count =
+            || with_lock_irqsave(&quotas.accounts, |accounts| accounts.all[Region as usize]);
+        assert_eq!(count(), 1);
         drop(object);
-        Charge::new(&quota, false).map(drop)
+        assert_eq!(count(), 0);
+        Ok(())
     }
 }

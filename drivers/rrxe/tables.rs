@@ -21,7 +21,7 @@ pub(crate) struct Tables {
     pub(crate) addresses: Arc<AddressHandles>,
     /// Shared receive queues for XRC.
     pub(crate) srqs: Arc<NumberTable<Srq>>,
-    pub(crate) quotas: Quotas,
+    pub(crate) quotas: Arc<Quotas>,
     /// Time of the timers of all queue pairs.
     pub(crate) timer_budget: SoftirqBudget,
 }

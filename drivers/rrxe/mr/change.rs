@@ -201,7 +201,7 @@ impl MrTable {
 #[kernel::prelude::kunit_tests(rrxe_windows)]
 mod tests {
     use super::super::*;
-    use crate::quota::Quotas;
+    use crate::quota::{self, Quotas};
 
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {
@@ -211,7 +211,7 @@ mod tests {
             qp: BinderId::new(),
         };
         let register = |kind: Kind| {
-            let charge = Charge::new(&quotas.windows, false)?;
+            let charge = Charge::new(&quotas, quota::Kind::Window, false)?;
             Mr::register(&table, charge, by.pd, None, kind, None)
         };
         let (region, _) = register(Kind::FastReg)?;

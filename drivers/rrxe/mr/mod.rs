@@ -22,7 +22,7 @@ use crate::{
     limits,
     module::Rrxe,
     pd::{Pd, PdId},
-    quota::{Charge, Charged, Quotas},
+    quota::{self, Charge, Charged, Quotas},
 };
 use kernel::{
     new_spinlock,
@@ -216,7 +216,7 @@ impl Mr {
     pub(crate) fn user(
         device: &Device<Rrxe>,
         mrs: &Arc<MrTable>,
-        quotas: &Quotas,
+        quotas: &Arc<Quotas>,
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
@@ -229,7 +229,7 @@ impl Mr {
             return Err(EINVAL);
         }
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
-        let charge = Charge::new(&quotas.regions, true)?;
+        let charge = Charge::new(quotas, quota::Kind::Region, true)?;
         let owner = PinOwner::new(Umem::get(device, memory.start, size, access)?)?;
         let kind = Kind::Registered(Registered {
             access: Atomic::new(access),
@@ -244,7 +244,7 @@ impl Mr {
     /// (K-09).
     pub(crate) fn kernel(
         mrs: &Arc<MrTable>,
-        quotas: &Quotas,
+        quotas: &Arc<Quotas>,
         pd: &Pd,
         memory: KernelMemory,
         access: u32,
@@ -252,7 +252,7 @@ impl Mr {
         if pd.is_user || access & !access::LOCAL_WRITE != 0 {
             return Err(EINVAL);
         }
-        let charge = Charge::new(&quotas.regions, false)?;
+        let charge = Charge::new(quotas, quota::Kind::Region, false)?;
         let kind = Kind::Registered(Registered {
             access: Atomic::new(access),
             iova: 0,
@@ -263,26 +263,31 @@ impl Mr {
     }
 
     /// ALLOC_MR: creates a region for fast registrations of up to `pages` pages.
-    pub(crate) fn fast(mrs: &Arc<MrTable>, quotas: &Quotas, pd: &Pd, pages: u32) -> Result<NewMr> {
+    pub(crate) fn fast(
+        mrs: &Arc<MrTable>,
+        quotas: &Arc<Quotas>,
+        pd: &Pd,
+        pages: u32,
+    ) -> Result<NewMr> {
         if pd.is_user || pages == 0 || pages > limits::MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
         let pages = Some(KernelPages::with_capacity(pages as usize)?);
-        let charge = Charge::new(&quotas.regions, false)?;
+        let charge = Charge::new(quotas, quota::Kind::Region, false)?;
         Self::register(mrs, charge, pd.id, None, Kind::FastReg, pages)
     }
 
     /// ALLOC_MW: creates a window. Returns it with its key.
     pub(crate) fn window(
         mrs: &Arc<MrTable>,
-        quotas: &Quotas,
+        quotas: &Arc<Quotas>,
         pd: &Pd,
         mw_type: u32,
     ) -> Result<NewMr> {
         if !matches!(mw_type, TYPE_1 | TYPE_2) {
             return Err(EINVAL);
         }
-        let charge = Charge::new(&quotas.windows, pd.is_user)?;
+        let charge = Charge::new(quotas, quota::Kind::Window, pd.is_user)?;
         Self::register(mrs, charge, pd.id, None, Kind::Window(mw_type), None)
     }
 }
@@ -332,7 +337,7 @@ impl MrHandle {
     pub(crate) fn change(
         &self,
         device: &Device<Rrxe>,
-        quotas: &Quotas,
+        quotas: &Arc<Quotas>,
         pd: &Pd,
         change: &MrChange,
     ) -> Result<Option<NewMr>> {

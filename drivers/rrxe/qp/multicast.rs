@@ -8,7 +8,10 @@
 //! (IPoIB drops its own); the stack makes that copy.
 
 use super::Qp;
-use crate::{limits, quota::Payer};
+use crate::{
+    limits,
+    quota::{Kind::Membership, Payer},
+};
 use kernel::{
     prelude::*,
     static_lock_class,
@@ -88,7 +91,7 @@ impl Groups {
     /// # Errors
     ///
     /// `EINVAL` if it is a member already or the GID is not a multicast address, `ENOMEM` if the
-    /// group is full, the errors of `Quota::charge`, `ENODEV` if the network device lacks the
+    /// group is full, the errors of `Quotas::charge`, `ENODEV` if the network device lacks the
     /// group's version of IP.
     pub(crate) fn attach(&self, gid: &[u8; 16], qp: &Arc<Qp>, payer: Payer) -> Result {
         let address = AddressInfo::ip_of(gid);
@@ -100,10 +103,10 @@ impl Groups {
             qp: qp.clone(),
         };
         let entry = RcuListEntry::new(member, GFP_KERNEL_ACCOUNT)?;
-        let quota = &qp.device.tables.quotas.memberships;
+        let quotas = &qp.device.tables.quotas;
         // Before the lock, because this may wait for memory of the payer's control group.
-        quota.charge(payer)?;
-        let charged = ScopeGuard::new(|| quota.uncharge(payer));
+        quotas.charge(Membership, payer)?;
+        let charged = ScopeGuard::new(|| quotas.uncharge(Membership, payer));
         let mut writer = self.members.lock();
         let (count, is_member) = {
             let rcu = rcu::read_lock();
@@ -134,7 +137,7 @@ impl Groups {
             return Err(EINVAL);
         }
         // At once, and not with the entry, which lives until after a grace period.
-        qp.device.tables.quotas.memberships.uncharge(payer);
+        qp.device.tables.quotas.uncharge(Membership, payer);
         let rcu = rcu::read_lock();
         if self.members_of(&address, &rcu).next().is_none() {
             drop(rcu);

@@ -594,8 +594,7 @@ impl RequesterEnv for Env<'_> {
 
     fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
         let qp = self.work.ctx.qp;
-        let quota = &qp.device.tables.quotas.queue_pairs;
-        quota.reserve_rnr_retry(qp.payer, now)
+        qp.device.tables.quotas.reserve_rnr_retry(qp.payer, now)
     }
 
     fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
