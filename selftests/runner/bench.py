@@ -29,14 +29,14 @@ LESS = ("latency", "memory", "time", "kernel time")
 # The measured groups of the guest in each lane.
 GROUPS = {
     "deterministic": ("table", "sizes", "queue-pairs", "signaled", "services", "loopback", "connections", "registering", "fairness", "idle"),
-    "wire": ("table",),
+    "wire": ("table", "variants"),
     "native": ("native",),
     "machines": ("machines",),
     "parallel": ("parallel",),
 }
 # Maximum relative difference of two equal runs. More means that the clock did not count
 # instructions. In the groups with many concurrent tasks, time slices fall differently in each run.
-AGREEMENT = dict.fromkeys((*GROUPS["deterministic"], "wire"), 0.01) | {"connections": 0.03, "fairness": 0.05}
+AGREEMENT = dict.fromkeys((*GROUPS["deterministic"], "variants", "wire"), 0.01) | {"connections": 0.03, "fairness": 0.05}
 # Turns of each driver in the lanes whose results vary, in a long and in a quick run.
 TURNS = {"parallel": (3, 3), "native": (10, 3), "machines": (5, 2)}
 # Memory in MiB of the guest of the deterministic lane: twice the maximum that is registered there
@@ -298,8 +298,8 @@ def measure(args, lane, wire):
         rows = json.load(file)
     with open(os.path.join(out, "dmesg.txt"), encoding="utf-8", errors="replace") as file:
         kernel = re.search(r"Linux version (\S+)", file.read())
-    # The wire lane runs the cases of the group "table", and its rows need a name of their own, as
-    # do those of the machines without offloads.
+    # The wire lane runs the cases of the group "table" and its variants, and its rows need a name of
+    # their own, as do those of the machines without offloads.
     group = "wire" if lane == "wire" else "machines, no offloads" if wire == "plain-taps" else None
     rows = [{**row, "lane": lane, "group": group or row["group"]} for row in rows]
     return rows, kernel.group(1) if kernel else "unknown"

@@ -25,7 +25,8 @@ TIMES = int(os.environ.get("TIMES") or 1)
 # Time limit of a run in seconds of guest time; only catches hangs.
 TIMEOUT = 600
 
-TCP_BYTES = "256M"
+# Seconds for which iperf3 transmits.
+TCP_SECONDS = 2
 
 # Number of idle queue pairs on each device.
 IDLE = 10000
@@ -87,10 +88,10 @@ def latencies(output):
     return dict(zip(LATENCIES, map(float, columns.groups())))
 
 
-def command(host, words, port):
-    """Returns the command line of a perftest program on a host."""
+def command(host, words, port, version=4):
+    """Returns the command line of a perftest program on a host, over this version of IP."""
     # siw has no GIDs derived from addresses. rdma_cm connects it and needs a source address.
-    way = f"-R --bind_source_ip {host.address}" if host.driver == "siw" else f"-x {host.gid_index()}"
+    way = f"-R --bind_source_ip {host.address}" if host.driver == "siw" else f"-x {host.gid_index(host.address6 if version == 6 else host.address)}"
     return f"{words} -d {host.device} {way} -F -p {port}"
 
 
@@ -103,8 +104,9 @@ def run_perftest(client, server, case, messages):
     """Runs perftest with a number of messages and returns the client's output."""
     port = programs.next_port()
     words = f"{case.words} -n {messages}"
-    arguments = (command(server, words, port), f"{command(client, words, port)} {server.address}", listens(client), port, TIMEOUT)
-    return programs.run_pair(server, client, *arguments)[1]
+    serving, asking = (command(host, words, port, case.version) for host in (server, client))
+    # The programs exchange queue pair numbers and GIDs by TCP over IPv4.
+    return programs.run_pair(server, client, serving, f"{asking} {server.address}", listens(client), port, TIMEOUT)[1]
 
 
 def perftest(client, server, case, _):
@@ -118,14 +120,17 @@ def perftest(client, server, case, _):
 
 def iperf(client, server, case, _):
     """Returns TCP's throughput in MB/s (MiB/s, as perftest counts)."""
-    output = run_iperf(client, server, case, TCP_BYTES)
+    output = run_iperf(client, server, case, f"-t {TCP_SECONDS * TIMES}")
     return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 8 / 2**20, {}
 
 
-def run_iperf(client, server, case, size):
-    """Transfers `size` bytes by TCP and returns the output of iperf3's client."""
+def run_iperf(client, server, case, amount):
+    """Transfers data by TCP and returns the output of iperf3's client.
+
+    `amount` is iperf3's option for the number of bytes or seconds.
+    """
     port = programs.next_port()
-    asking = f"iperf3 -J -c {server.address} -p {port} -l {case.words} -n {size}"
+    asking = f"iperf3 -J -c {server.address} -p {port} -l {case.words} {amount}"
     return programs.run_pair(server, client, f"iperf3 -s -1 -p {port}", asking, testbed.tcp_listens, port, TIMEOUT)[1]
 
 
@@ -142,13 +147,15 @@ def kernel_time(client, server, case, _):
     count. The guest must have the native kernel.
     """
     if client.driver == "tcp":
-        transfer, unit = run_iperf, TCP_MESSAGE
+        def transfer(messages):
+            run_iperf(client, server, case, f"-n {messages * TCP_MESSAGE}")
     else:
-        transfer, unit = run_perftest, 1
+        def transfer(messages):
+            run_perftest(client, server, case, messages)
 
     def spent(messages):
         before = kernel_time_so_far()
-        transfer(client, server, case, messages * unit)
+        transfer(messages)
         return kernel_time_so_far() - before
 
     few = case.messages // SHORT
