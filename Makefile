@@ -121,7 +121,7 @@ programs: ## test programs in C for guests
 deb: provider ## Debian packages: out/deb/*.deb, which lintian has looked at
 	@packaging/build-deb
 
-lint: ## rustfmt, clippy on module, core, provider and host tools, unused bindings, shellcheck
+lint: ## rustfmt, clippy on module, core, provider and host tools, layers, unused bindings, shellcheck, plain English
 	@qemu/lint
 
 clean: ## removes out/; the caches stay (qemu/cache-folder says where)
