@@ -50,8 +50,8 @@ struct Gap {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapDetector {
     gap: Option<Gap>,
-    /// The farthest packet that has arrived beyond a gap.
-    farthest: Psn,
+    /// The farthest packet that has arrived beyond a gap; `None` before the first one.
+    farthest: Option<Psn>,
     /// The peer may send packets up to this one again, because a gap was reported.
     again_until: Option<Psn>,
     /// Reported gaps that have closed, with the time that this took.
@@ -68,7 +68,7 @@ impl Default for GapDetector {
     fn default() -> GapDetector {
         GapDetector {
             gap: None,
-            farthest: Psn::default(),
+            farthest: None,
             again_until: None,
             closed: [None; MAX_CLOSED],
             packets: MIN_PACKETS,
@@ -84,14 +84,10 @@ impl GapDetector {
         debug_assert!(!expected.is_after(arrived), "a packet before the gap");
         self.open(expected, now);
         // The farthest packet of a gap long ago could otherwise count as one of the next 2^23.
-        let is_stale = self.farthest.since(expected) >= MAX_DISTANCE;
-        if is_stale || arrived.is_after(self.farthest) {
-            self.farthest = arrived;
+        let recent = (self.farthest).filter(|psn| psn.since(expected) < MAX_DISTANCE);
+        if recent.is_none_or(|psn| arrived.is_after(psn)) {
+            self.farthest = Some(arrived);
         }
-        debug_assert!(
-            !expected.is_after(self.farthest),
-            "the farthest packet precedes the gap"
-        );
     }
 
     /// Notes that the packet `expected` is missing. Returns the gap.
@@ -141,7 +137,9 @@ impl GapDetector {
     pub(crate) fn report(&mut self) {
         if let Some(gap) = &mut self.gap {
             gap.reported = true;
-            self.comes_again(self.farthest);
+            if let Some(psn) = self.farthest {
+                self.comes_again(psn);
+            }
         }
     }
 
@@ -253,7 +251,7 @@ mod tests {
     /// start.
     #[test]
     fn only_packets_that_have_arrived_may_come_again() {
-        for expected in [5, 0x80_0000, 0xf0_0000].map(Psn::new) {
+        for expected in [5, 0x80_0000, 0xf0_0000, 0xff_f900].map(Psn::new) {
             let mut gaps = GapDetector::default();
             gaps.on_beyond(expected, expected.add(3), 0);
             gaps.on_beyond(expected, expected.add(2), 0);
