@@ -21,6 +21,7 @@ use linux_rdma::{
         AddressInfo, Device,
     },
     sync::lock_bh,
+    time::monotonic_ns,
 };
 use rrxe_core::{wire::QPN_MASK, Mtu, RecoveryMode};
 
@@ -125,7 +126,10 @@ impl Change<'_> {
         for_each_in!(mask:
             DEST_QPN => requester.dest_qpn = attr.dest_qpn & QPN_MASK,
             SQ_PSN => requester.set_psn(attr.sq_psn),
-            TIMEOUT => requester.set_timeout(attr.timeout),
+            TIMEOUT => {
+                requester.set_timeout(attr.timeout);
+                requester.start_timers(monotonic_ns());
+            },
             RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
             RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),
             MAX_QP_RD_ATOMIC => requester.max_rd_atomic = attr.max_rd_atomic,
@@ -246,6 +250,10 @@ pub(crate) fn modify(
         mtu,
     };
     change.set_send(qp);
+    if mask.has(QpAttrMask::TIMEOUT) && actual >= QpState::Rts {
+        // Arms the timer of the packets in flight.
+        Qp::kick_send(qp.as_arc_borrow());
+    }
     drop(change.set_recv(qp, resources));
     let result = match mask.has(QpAttrMask::STATE) {
         true => transition(qp, actual, next, &mut known),

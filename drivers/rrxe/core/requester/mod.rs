@@ -338,7 +338,8 @@ impl<C: CongestionControl> Requester<C> {
         self.psn.end = self.psn.una;
     }
 
-    /// Sets the acknowledge timeout by its code; see [`ack_timeout`].
+    /// Sets the acknowledge timeout by its code; see [`ack_timeout`]. A timer that is armed keeps
+    /// its time until there is progress; [`Requester::start_timers`] arms one that was disabled.
     pub fn set_timeout(&mut self, code: u8) {
         self.attr.ack_timeout = ack_timeout(code).map(|time| time.max(MIN_ACK_TIMEOUT));
         if self.attr.ack_timeout.is_none() {

@@ -503,6 +503,16 @@ impl<C: CongestionControl> Requester<C> {
         while self.queue.tail != self.queue.next && self.complete_tail(cx, Status::Success, 0) {}
     }
 
+    /// Starts the timers of the packets in flight that have none, because their timer was disabled
+    /// when they were sent. The driver calls this after [`Requester::set_timeout`].
+    pub fn start_timers(&mut self, now: u64) {
+        let in_flight = self.service.is_reliable() && self.psn.next != self.psn.una;
+        if in_flight && self.retry.deadline.is_none() {
+            self.arm_ack_timer(now);
+            self.arm_probe(now);
+        }
+    }
+
     /// Starts the acknowledge timer if a sent packet awaits an acknowledgement.
     ///
     /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, as

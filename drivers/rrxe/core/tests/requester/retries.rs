@@ -14,6 +14,28 @@ fn f_02_no_timer() {
     assert_eq!(host.requester.next_timeout(), None);
 }
 
+/// F-02: a timeout that is set while packets are in flight, in both recovery modes, starts the
+/// timers of those, but only once.
+#[test]
+fn f_02_a_timer_that_is_enabled_later() {
+    for mut host in [host(), buffering_host(), host().strict()] {
+        host.requester.set_timeout(0);
+        host.requester.start_timers(0);
+        assert_eq!(host.requester.next_timeout(), None);
+        post(&mut host, SendOp::Write, 1);
+        assert_eq!(host.drain(0).len(), 1);
+        let now = 50_000_000;
+        for at in [now, now + 1_000_000] {
+            host.requester.set_timeout(8);
+            host.requester.start_timers(at);
+            assert_eq!(host.requester.next_timeout(), Some(now + TIMEOUT));
+        }
+        expire(&mut host, now + TIMEOUT);
+        assert_eq!(psns(&host.drain(now + TIMEOUT)), [0]);
+        assert_eq!(host.requester.counters.timeouts, 1);
+    }
+}
+
 /// F-03, F-04: n retries (up to seven), each after one timeout, then RETRY_EXC, in both recovery
 /// modes.
 #[test]
