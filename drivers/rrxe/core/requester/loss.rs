@@ -143,6 +143,10 @@ pub(super) struct Loss {
     /// The oldest READ or atomic, if its unanswered part was retransmitted.
     asked: Option<AskedRead>,
     pub(super) scoreboard: Scoreboard,
+    /// The loss of a READ response that came after a probe. It may be the response to the original
+    /// request, and only late. Then a second copy comes before the responses to packets that were
+    /// sent after the probe, like a DSACK in RFC 8985, 7.4.
+    probed_read: Option<PacketLoss>,
     /// Repairs in a row that were acknowledged alone, and too early to be the answer.
     early_alone: u8,
     /// The PSN of a NAK Sequence Error beyond a READ or atomic that is not answered yet.
@@ -179,6 +183,11 @@ impl Loss {
             self.early_alone <= MAX_EARLY_ALONE,
             "too many early acknowledgements were accepted"
         );
+    }
+
+    /// Notes that a response arrived which had arrived before.
+    pub(super) fn duplicate(&mut self, psn: Psn) {
+        self.probed_read.take_if(|loss| loss.una == psn);
     }
 
     /// Returns whether a gap has not been asked for yet.
@@ -497,6 +506,7 @@ impl<C: CongestionControl> Requester<C> {
         if disturbed {
             repaired = self.on_repair_ack(before, advanced, original, now);
         }
+        self.confirm_probed_loss();
         // If the answer to the original transmission comes soon after a probe, round trips are
         // longer than they seem, and one step of the back-off stays (RFC 6298, 5). More would cost
         // a path that loses many packets several round trips for each of them.
@@ -573,16 +583,34 @@ impl<C: CongestionControl> Requester<C> {
         })
     }
 
-    /// Tells the congestion control of a loss, by which this number of packets is considered lost
-    /// now. How long READs take says nothing about the queues on the path.
+    /// Reports a loss, by which this number of packets is considered lost now. How long READs take
+    /// says nothing about the queues on the path.
     fn report_loss(&mut self, una: Psn, cause: Cause, packets: u32) {
-        let reduced = self.congestion.on_loss(&PacketLoss {
+        self.signal_loss(&PacketLoss {
             una,
             max: self.psn.end,
             packets,
             full_queue: cause != Cause::Gap && self.rtt.shows_a_full_queue(),
         });
+    }
+
+    /// Signals a loss to the congestion control.
+    fn signal_loss(&mut self, loss: &PacketLoss) {
+        let reduced = self.congestion.on_loss(loss);
         self.note_reduction(reduced);
+    }
+
+    /// Reports the loss of a response to a probed READ, if a response to a later packet has come,
+    /// but no second copy of that one.
+    #[inline]
+    fn confirm_probed_loss(&mut self) {
+        let una = self.psn.una;
+        let probed = &mut self.loss.probed_read;
+        let confirmed = probed.take_if(|loss| una.is_after(loss.max));
+        if let Some(loss) = confirmed.filter(|_| !self.peer.arq.drops()) {
+            let max = self.psn.end;
+            self.signal_loss(&PacketLoss { max, ..loss });
+        }
     }
 
     /// Notes that the packet `una` was lost, and that the answer to its repair took this time.
@@ -594,7 +622,14 @@ impl<C: CongestionControl> Requester<C> {
             if repair.cause == Cause::Nak && self.loss.asked.is_none() {
                 self.rtt.sample_packets(time);
             }
-            if is_round_trip && !self.peer.arq.drops() {
+            if repair.cause == Cause::Probe && is_round_trip {
+                self.loss.probed_read.get_or_insert(PacketLoss {
+                    una,
+                    max: repair.recovery_point,
+                    packets: 0,
+                    full_queue: self.rtt.shows_a_full_queue(),
+                });
+            } else if is_round_trip && !self.peer.arq.drops() {
                 self.report_loss(una, repair.cause, 0);
             }
             // READs take as long as their responses.

@@ -476,7 +476,7 @@ impl Net {
             window >= flow.window || counted > flow.counted,
             "flow {index}: a reduction of the window is not counted"
         );
-        flow.reduced |= window < flow.window || rate < flow.rate;
+        flow.reduced |= counted != flow.counted || window < flow.window || rate < flow.rate;
         flow.counted = counted;
         flow.window = window;
         flow.rate = rate;

@@ -58,6 +58,31 @@ fn a_probe_finds_a_lost_tail() {
     }
 }
 
+/// If the response to a READ was late and not lost, it comes a second time after a probe. So the
+/// window is not reduced before the response to a later request (RFC 8985, 7.4).
+#[test]
+fn a_probed_read_that_was_only_late() {
+    use Operation::ReadResponseOnly as Only;
+    for (copies, reductions) in [(1, 1), (2, 0)] {
+        let mut host = in_flight(0);
+        post(&mut host, SendOp::Read, 1);
+        assert_eq!(psns(&host.drain(200_000)), [1]);
+        expire(&mut host, 200_000 + MIN_PTO);
+        assert_eq!(psns(&host.drain(200_000 + MIN_PTO)), [1]);
+        // Five round trips: the queues on the path seem full.
+        let now = 700_000 + MIN_PTO;
+        for _ in 0..copies {
+            let _ = host.take(now, &response(Only, 1, 1), &[1]);
+        }
+        assert_eq!(host.requester.counters.window_reductions, 0);
+        post(&mut host, SendOp::Read, 1);
+        assert_eq!(psns(&host.drain(now)), [2]);
+        let _ = host.take(now + 100_000, &response(Only, 2, 1), &[2]);
+        assert_eq!(host.statuses(), [Status::Success; 3]);
+        assert_eq!(host.requester.counters.window_reductions, reductions);
+    }
+}
+
 /// An answer soon after a probe is to the original packet and says nothing about the minimum round
 /// trip: a NAK is still recognized as too early for the retransmission.
 #[test]
