@@ -12,6 +12,12 @@
  * N queue pairs with full receive queues, connected to the IPv4 address: prints their numbers. The
  * test sends the packets. Their expected PSN is 0.
  *
+ *     many-queue-pairs unanswered DEVICE GID_INDEX N SIZE ADDRESS
+ *
+ * N queue pairs, connected to the IPv4 address, each with a WRITE that no queue pair acknowledges:
+ * prints their numbers, and the time of the first post in seconds of CLOCK_MONOTONIC. Their
+ * expected PSN is 0.
+ *
  *     many-queue-pairs rnr DEVICE GID_INDEX N SIZE
  *
  * N pairs of this device, each with one SEND that finds no receive and is retried without end.
@@ -148,15 +154,20 @@ static void connect_qp(struct ibv_qp *qp, unsigned int number, int retries)
 		       IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-static void post_send(struct ibv_qp *qp, unsigned int size)
+static void post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, unsigned int size)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)memory, .length = size, .lkey = mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED };
 	struct ibv_send_wr *bad;
 	int error = ibv_post_send(qp, &wr, &bad);
 
 	if (error)
 		fail("ibv_post_send", error);
+}
+
+static void post_send(struct ibv_qp *qp, unsigned int size)
+{
+	post(qp, IBV_WR_SEND, size);
 }
 
 static void post_recv(struct ibv_qp *qp, unsigned int size)
@@ -215,14 +226,19 @@ static int flush(int n, int receives)
 	return ready();
 }
 
-static int refused(int n, int receives, const char *address)
+static void set_peer(const char *address)
 {
-	struct ibv_cq *cq = create_cq(16);
-
 	memset(&peer, 0, sizeof(peer));
 	memset(peer.raw + 10, 0xff, 2);
 	if (inet_pton(AF_INET, address, peer.raw + 12) != 1)
 		fail(address, EINVAL);
+}
+
+static int refused(int n, int receives, const char *address)
+{
+	struct ibv_cq *cq = create_cq(16);
+
+	set_peer(address);
 	for (int i = 0; i < n; i++) {
 		struct ibv_qp *qp = create_qp(cq, receives);
 
@@ -231,6 +247,23 @@ static int refused(int n, int receives, const char *address)
 			post_recv(qp, 0);
 		printf("%u\n", qp->qp_num);
 	}
+	return ready();
+}
+
+static int unanswered(int n, int size, const char *address)
+{
+	struct ibv_cq *cq = create_cq(n);
+	struct ibv_qp *qps[n];
+
+	set_peer(address);
+	for (int i = 0; i < n; i++) {
+		qps[i] = create_qp(cq, 1);
+		connect_qp(qps[i], NO_QP, 7);
+		printf("%u\n", qps[i]->qp_num);
+	}
+	printf("%.6f\n", now());
+	for (int i = 0; i < n; i++)
+		post(qps[i], IBV_WR_RDMA_WRITE, size);
 	return ready();
 }
 
@@ -299,7 +332,7 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(mode, "spin"))
 		return spin(atof(argv[2]));
 	if (argc < 6 || n < 1) {
-		fprintf(stderr, "usage: many-queue-pairs flush|refused|rnr|late DEVICE GID_INDEX N NUMBER [ADDRESS]\n");
+		fprintf(stderr, "usage: many-queue-pairs flush|refused|unanswered|rnr|late DEVICE GID_INDEX N NUMBER [ADDRESS]\n");
 		return 2;
 	}
 	/* The test chooses how much memory the program can lock. */
@@ -311,6 +344,8 @@ int main(int argc, char **argv)
 		return flush(n, atoi(argv[5]));
 	if (!strcmp(mode, "refused") && argc == 7)
 		return refused(n, atoi(argv[5]), argv[6]);
+	if (!strcmp(mode, "unanswered") && argc == 7)
+		return unanswered(n, atoi(argv[5]), argv[6]);
 	if (!strcmp(mode, "rnr"))
 		return rnr(n, atoi(argv[5]));
 	if (!strcmp(mode, "late"))

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long softirqs run, by the kernel's trace events."""
+"""How long softirqs run, and which timers expire, by the kernel's trace events."""
 
 import contextlib
 import os
 import re
+import time
 
 TRACING = "/sys/kernel/tracing"
 _EVENT = re.compile(r"\[(\d+)\].* (\d+\.\d+): softirq_(entry|exit): vec=\d+ \[action=(\w+)\]")
+_EXPIRY = re.compile(r": hrtimer_expire_entry: .*function=\S+ \[(\w+)\]")
+
+
+def _mount():
+    if not os.path.exists(f"{TRACING}/trace"):
+        os.system(f"mount -t tracefs none {TRACING}")
 
 
 def _write(name, text):
@@ -18,8 +25,7 @@ def _write(name, text):
 def traced():
     """Traces the softirqs of the block. Yields a dictionary that holds the longest action of each
     softirq afterwards: {name: seconds}."""
-    if not os.path.exists(f"{TRACING}/trace"):
-        os.system(f"mount -t tracefs none {TRACING}")
+    _mount()
     longest, begun = {}, {}
     _write("buffer_size_kb", "32768")
     _write("trace", "")
@@ -38,3 +44,16 @@ def traced():
                     longest[name] = max(longest.get(name, 0), float(when) - begun.pop((cpu, name)))
         _write("trace", "")
         _write("buffer_size_kb", "1408")
+
+
+def expirations(module, seconds):
+    """Returns the number of the module's timers that expire within these seconds."""
+    _mount()
+    _write("trace", "")
+    _write("events/timer/hrtimer_expire_entry/enable", "1")
+    time.sleep(seconds)
+    _write("events/timer/hrtimer_expire_entry/enable", "0")
+    with open(f"{TRACING}/trace", encoding="ascii") as lines:
+        count = sum(found[1] == module for found in filter(None, map(_EXPIRY.search, lines)))
+    _write("trace", "")
+    return count

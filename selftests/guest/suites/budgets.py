@@ -16,7 +16,7 @@ import packets
 import softirqs
 import testbed
 from harness import Skip, case, equal, log, require, wait_until
-from packets import WRITE_ONLY, bth, reth
+from packets import CNP, WRITE_ONLY, bth, reth
 
 bed = testbed.Bed()
 
@@ -35,6 +35,10 @@ MANY = {"1": 1, "64": 64, "256": 256}
 # RNR retries a second of all queue pairs of a user (RNR_RETRY_INTERVAL in drivers/rrxe/limits.rs),
 # and of one queue pair.
 RETRIES, RETRIES_EACH = 1000, 100
+
+# The acknowledge timeout of many-queue-pairs in seconds (code 17), and its retries. A queue pair
+# fails after a timeout for each retry and one more, at most 1.5 times that.
+TIMEOUT, MAX_RETRIES = 4.096e-6 * (1 << 17), 7
 
 
 @contextlib.contextmanager
@@ -156,6 +160,46 @@ def throttled(job):
     with control_groups.control_group("cpu", process=job.process) as group:
         control_groups.write(f"{group}/cpu.max", "1000 100000")
         yield
+
+
+@case(timeout=300)
+def timers_end():
+    """The acknowledge, probe, pacing and gap timers of a stopped program's queue pairs expire: they
+    fail after the programmed time, and then no timer is left."""
+    count, least = 256, TIMEOUT * (MAX_RETRIES + 1)
+    with testbed.namespaces(("rrxe", "rrxe")) as (host, absent):
+        mac = host.machine.read(f"/sys/class/net/{host.netdev}/address")
+        with absent.machine.inside():
+            wire = packets.Wire(absent.netdev, absent.address, host.address, mac)
+        before = counted.read(host)
+
+        def rise():
+            return {name: value - before[name] for name, value in counted.read(host).items()}
+
+        with program("unanswered", host, count, 1 << 14, absent.address) as (job, words), stopped(job):
+            *numbers, began = words
+            equal("queue pairs", len(numbers), count)
+            for number in numbers:
+                # A request beyond a gap.
+                wire.send(bth(WRITE_ONLY, int(number), 2) + reth(0, 0, 0))
+            # Some notifications arrive while a queue pair retransmits, which then has a rate.
+            while time.monotonic() < float(began) + least / 2:
+                for number in numbers:
+                    wire.send(bth(CNP, int(number), 0, ack=False) + bytes(16))
+            require(softirqs.expirations("rrxe", 1) >= count, "hardly any timer has expired")
+            wait_until("all queue pairs have failed", lambda: rise()["req_cqe_error"] == count)
+            took = (time.monotonic() - float(began)) / TIMEOUT
+            found = rise()
+            log(f"{took:.2f} timeouts; {found}")
+            require(least <= took * TIMEOUT <= 1.5 * least, f"after {took:.2f} timeouts")
+            equal("acknowledge timeouts", found["local_ack_timeout_err"], count * (MAX_RETRIES + 1))
+            equal("reported gaps", found["out_of_sequence"], count)
+            require(found["rp_throttled"] > 0, "no rate has delayed a packet")
+            require(found["retrans_pkts"] > 0, "nothing was sent again")
+            # Packets beyond a gap are dropped after half a second.
+            time.sleep(1)
+            equal("timers that expire later", softirqs.expirations("rrxe", 2), 0)
+        wire.close()
 
 
 STATES = {f"{state.__name__}-{count}": (state, count) for state in (running, stopped, frozen, throttled) for count in (1, 64, 256)}
