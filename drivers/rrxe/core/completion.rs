@@ -49,14 +49,24 @@ pub enum Fault {
     Malformed,
     /// The operation or the service does not allow its length.
     Length,
+    /// The access is allowed, but a page of the memory is absent now. No part of the operation
+    /// counts as executed, although some bytes may have been copied. The driver calls
+    /// `on_memory_present` of the half once all of the memory of the access is present. If that
+    /// cannot be achieved, the access fails with [`Fault::Protection`] from then on.
+    NotPresent,
 }
 
 impl Fault {
-    /// Returns the status of a work request whose own memory failed with this fault.
+    /// Returns the status of a work request whose own memory failed with this fault. Absent memory
+    /// completes no work request.
     #[inline]
     pub const fn status(self) -> Status {
+        debug_assert!(
+            !matches!(self, Fault::NotPresent),
+            "absent memory completes a work request"
+        );
         match self {
-            Fault::Protection => Status::LocProt,
+            Fault::Protection | Fault::NotPresent => Status::LocProt,
             Fault::Malformed => Status::LocQpOp,
             Fault::Length => Status::LocLen,
         }

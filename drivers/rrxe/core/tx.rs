@@ -4,6 +4,7 @@
 
 use crate::psn::Psn;
 use crate::wire::{Bth, Opcode, Operation};
+use crate::Fault;
 
 /// Maximum length of BTH and extension headers in bytes (atomics of XRC).
 pub const MAX_HEADER: usize = 44;
@@ -187,9 +188,20 @@ pub enum TxError {
     /// The batch is full. Transmission stops, and continues with this packet at the next poll.
     NoRoom,
     /// Requester: the work request's own memory could not be read (L_Key, range, malformed).
-    Local(crate::Fault),
+    ///
+    /// Both halves: with [`Fault::NotPresent`] the payload is absent. Transmission stops, and
+    /// continues with this packet after `on_memory_present`.
+    Local(Fault),
     /// Responder: the memory of a READ is not (or no longer) accessible.
     RemoteAccess,
+}
+
+impl TxError {
+    /// Returns whether transmission stops and continues with the same packet later.
+    #[inline]
+    pub(crate) fn is_temporary(self) -> bool {
+        matches!(self, TxError::NoRoom | TxError::Local(Fault::NotPresent))
+    }
 }
 
 /// Returns how many packets of one were taken: 0 or 1.

@@ -51,6 +51,8 @@ pub struct Region {
 #[derive(Default)]
 pub struct Driver {
     pub regions: Vec<Region>,
+    /// The memory of the regions is absent.
+    pub absent: bool,
     /// All send work requests so far; [`SendSlot::local`] is the index.
     pub sq: Vec<Buffer>,
     pub rq: VecDeque<Buffer>,
@@ -100,6 +102,13 @@ impl Driver {
         region.bytes.get_mut(start..end).ok_or(Fault::Protection)
     }
 
+    fn present(&self) -> Result<(), Fault> {
+        if self.absent {
+            return Err(Fault::NotPresent);
+        }
+        Ok(())
+    }
+
     /// Sends a packet with its payload. A requester's packet has a slot.
     fn emit(&mut self, packet: &TxPacket, slot: Option<&SendSlot>) -> Result<(), TxError> {
         if let Some(error) = self.refuse {
@@ -119,7 +128,9 @@ impl Driver {
             }
             Payload::Read { rkey, va, len } => {
                 let bytes = self.access(rkey, va, len as usize, 'r');
-                bytes.map_err(|_| TxError::RemoteAccess)?.to_vec()
+                let bytes = bytes.map_err(|_| TxError::RemoteAccess)?.to_vec();
+                self.present().map_err(TxError::Local)?;
+                bytes
             }
         };
         self.room = self.room.map(|room| room - 1);
@@ -195,6 +206,7 @@ impl ResponderEnv for Driver {
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
+        self.present()?;
         let payload = std::mem::take(&mut self.payload);
         let bytes = self.access(rkey, va, payload.len(), 'w');
         let written = bytes.map(|bytes| bytes.copy_from_slice(&payload));
@@ -203,6 +215,7 @@ impl ResponderEnv for Driver {
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
+        self.present()?;
         let original = execute_atomic(self.access(rkey, va, 8, 'a')?, op);
         self.atomics += 1;
         Ok(original)
@@ -216,6 +229,7 @@ impl ResponderEnv for Driver {
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
+        self.present()?;
         let (va, len) = flush.range.unwrap_or((self.region(rkey)?.va, 0));
         for (asked, right) in [(flush.global, 'f'), (flush.persistent, 'p')] {
             if asked {

@@ -62,6 +62,10 @@ impl<C: CongestionControl> Requester<C> {
             "more responses are expected than PSNs are outstanding"
         );
         debug_assert!(
+            !self.awaits_memory || self.psn.next == self.psn.una,
+            "a packet was sent while the memory for an answer is absent"
+        );
+        debug_assert!(
             outstanding == 0 || self.service.is_reliable(),
             "an unreliable service expects an acknowledgement"
         );
@@ -245,6 +249,16 @@ mod tests {
     #[should_panic(expected = "the next PSN is beyond the last one")]
     fn psns_out_of_order() {
         seed(|requester, _| requester.psn.next = Psn::new(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet was sent while the memory for an answer is absent")]
+    fn transmission_without_memory() {
+        seed(|requester, _| {
+            requester.awaits_memory = true;
+            requester.psn.next = Psn::new(1);
+            requester.psn.end = Psn::new(1);
+        });
     }
 
     #[test]

@@ -102,7 +102,9 @@ pub trait RequesterEnv {
     }
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
-    /// scatter list, never beyond the length of the work request.
+    /// scatter list, never beyond the length of the work request. After [`Fault::NotPresent`], the
+    /// requester sends nothing until [`Requester::on_memory_present`], and then asks for the
+    /// response again.
     fn write_read_response(
         &mut self,
         slot: &SendSlot<Self::Local>,
@@ -110,6 +112,8 @@ pub trait RequesterEnv {
     ) -> Result<(), Fault>;
 
     /// Stores the original value, in host byte order, to the work request's scatter list.
+    /// [`Fault::NotPresent`] has the same effect as for
+    /// [`RequesterEnv::write_read_response`].
     fn write_atomic_result(
         &mut self,
         slot: &SendSlot<Self::Local>,
@@ -171,7 +175,8 @@ pub struct RequesterCounters {
     pub window_reductions: u32,
     /// Answers with a wrong P_Key, for the port's counter.
     pub bad_pkeys: u32,
-    /// Answers dropped as old, unsolicited, reserved or malformed.
+    /// Answers dropped as old, unsolicited, reserved or malformed, or because the memory for them
+    /// was absent.
     pub dropped: u32,
 }
 
@@ -256,6 +261,9 @@ pub struct Requester<C = Congestion> {
     pub reads: u8,
     /// A missing answer was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
+    /// An answer was dropped because the memory for it was absent. Nothing is sent until
+    /// [`Requester::on_memory_present`].
+    awaits_memory: bool,
     rtt: Rtt,
     loss: Loss,
     /// The gap in the answers, as far as the driver buffers them.

@@ -217,6 +217,27 @@ impl<C: CongestionControl> Requester<C> {
         late
     }
 
+    /// Drops an answer whose memory is absent, and stops transmission and all timers until
+    /// [`Requester::on_memory_present`]. It arrived in order, so nothing is lost, and the retry
+    /// count starts again.
+    #[cold]
+    fn await_memory(&mut self) -> Outcome {
+        self.rewind();
+        self.awaits_memory = true;
+        self.retry.left = self.attr.retry_count;
+        self.drop_packet()
+    }
+
+    /// Notes that the memory of an access that failed with [`Fault::NotPresent`] is present now.
+    /// Transmission continues: with the packet whose payload was absent, or with the oldest
+    /// unacknowledged one if an answer was dropped. A superfluous call is harmless.
+    pub fn on_memory_present<P>(&mut self, slots: &[SendSlot<P>], now: u64) -> Outcome {
+        self.awaits_memory = false;
+        let outcome = Outcome::transmit(self.release_repair(now) || self.can_send(slots));
+        self.assert_invariants(slots);
+        outcome
+    }
+
     /// Enters the Error state and forgets the packets in flight. [`Requester::poll_transmit`] then
     /// completes all outstanding work requests as flushed, in order (J-13).
     pub fn enter_error(&mut self) {
@@ -329,7 +350,7 @@ impl<C: CongestionControl> Requester<C> {
         // A response acknowledges everything before it. If an unanswered READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
         if psn != self.psn.una && self.acknowledge(cx, psn).unanswered_read {
-            if self.buffers() {
+            if self.buffers() && !self.awaits_memory {
                 self.note_answer(cx.slots, psn);
             }
             let mut outcome = self.implied_nak(cx, psn);
@@ -367,6 +388,9 @@ impl<C: CongestionControl> Requester<C> {
         }
         if packet.payload_len != 0 {
             let written = cx.env.write_read_response(slot, offset);
+            if written == Err(Fault::NotPresent) {
+                return Ok(self.await_memory());
+            }
             written.map_err(Fault::status)?;
         }
         let starts = matches!(
@@ -410,6 +434,9 @@ impl<C: CongestionControl> Requester<C> {
             .filter(|slot| packet.payload_len == 0 && slot.op.is_atomic() && slot.contains(psn))
             .ok_or(Status::BadResp)?;
         let written = cx.env.write_atomic_result(slot, original);
+        if written == Err(Fault::NotPresent) {
+            return Ok(self.await_memory());
+        }
         written.map_err(Fault::status)?;
         let before = self.psn.una;
         self.psn.una = psn.next();
@@ -502,7 +529,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Asks again for everything from the oldest READ or atomic on, once until there is progress.
     fn ask_again(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
-        if self.implied_nak {
+        if self.implied_nak || self.awaits_memory {
             return Outcome::default();
         }
         self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
@@ -630,6 +657,7 @@ impl<C: CongestionControl> Requester<C> {
         self.rewind();
         self.reads = 0;
         self.implied_nak = false;
+        self.awaits_memory = false;
         self.retry.rnr_wait = None;
         self.retry.rnr_since = None;
         self.congestion.stop_waiting();

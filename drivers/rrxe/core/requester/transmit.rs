@@ -33,7 +33,7 @@ impl<C: CongestionControl> Requester<C> {
             self.flush(cx);
             progress.more = self.is_flushing();
         }
-        if self.state != State::Ready || self.waits_for_ready(self.psn.una) {
+        if self.state != State::Ready || self.awaits_memory || self.waits_for_ready(self.psn.una) {
             return progress;
         }
         let poll = &mut Poll { budget, progress };
@@ -121,7 +121,7 @@ impl<C: CongestionControl> Requester<C> {
                     self.complete_sent(cx);
                 }
             }
-            Err(TxError::NoRoom) => poll.progress.more = true,
+            Err(error) if error.is_temporary() => poll.progress.more |= error == TxError::NoRoom,
             Err(error) => slot.progress.state = failed(error),
         }
         result.is_ok()
@@ -148,7 +148,7 @@ impl<C: CongestionControl> Requester<C> {
             return false;
         };
         if let Err(error) = sent {
-            if error != TxError::NoRoom {
+            if !error.is_temporary() {
                 slot.progress.state = failed(error);
             }
             return false;
@@ -215,7 +215,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns whether [`Requester::poll_transmit`] would do something now.
     pub(super) fn can_send<P>(&self, slots: &[SendSlot<P>]) -> bool {
-        if self.state != State::Ready || self.waits_for_ready(self.psn.next) {
+        if self.state != State::Ready || self.awaits_memory || self.waits_for_ready(self.psn.next) {
             return false;
         }
         match self.slot(slots, self.queue.next) {

@@ -75,6 +75,10 @@ impl<R: ResourceRing> Responder<R> {
             "the receiver is not ready without a NAK"
         );
         debug_assert!(
+            !self.awaits_memory || self.nak_outstanding && self.nak_due.is_none(),
+            "a NAK asks for a packet whose memory is absent"
+        );
+        debug_assert!(
             self.state != State::Failing || !self.gaps.is_open(),
             "a failing responder reports a gap"
         );
@@ -126,6 +130,12 @@ mod tests {
             let nak = Syndrome::Nak(NakCode::SequenceError);
             responder.nak_due = Some((responder.epsn.next(), nak));
         });
+    }
+
+    #[test]
+    #[should_panic(expected = "a NAK asks for a packet whose memory is absent")]
+    fn nak_without_memory() {
+        seed(|responder| responder.awaits_memory = true);
     }
 
     #[test]

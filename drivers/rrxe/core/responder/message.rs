@@ -30,6 +30,29 @@ pub(super) enum Refusal {
     Invalidate,
     /// The request is valid, but its answer cannot be stored. The request is dropped.
     Busy,
+    /// The memory is absent. The request is dropped.
+    NotPresent,
+}
+
+impl Refusal {
+    /// Returns the refusal of a request whose access to the memory of a receive work request has
+    /// failed.
+    #[inline]
+    fn local(fault: Fault) -> Refusal {
+        match fault {
+            Fault::NotPresent => Refusal::NotPresent,
+            fault => Refusal::Local(fault),
+        }
+    }
+
+    /// Returns the refusal of a request whose access to remote memory has failed.
+    #[inline]
+    pub(super) fn remote(fault: Fault) -> Refusal {
+        match fault {
+            Fault::NotPresent => Refusal::NotPresent,
+            _ => Refusal::Access,
+        }
+    }
 }
 
 /// A packet of a SEND or RDMA WRITE.
@@ -122,7 +145,7 @@ impl<R: ResourceRing> Responder<R> {
             return Err(Refusal::Length);
         }
         if packet.payload_len != 0 {
-            env.write_recv(received).map_err(Refusal::Local)?;
+            env.write_recv(received).map_err(Refusal::local)?;
         }
         if !part.is_last {
             self.message = Message::Send {
@@ -167,7 +190,7 @@ impl<R: ResourceRing> Responder<R> {
             self.current_recv(packet, env)?;
         }
         if len != 0 {
-            env.write_remote(rkey, va).map_err(|_| Refusal::Access)?;
+            env.write_remote(rkey, va).map_err(Refusal::remote)?;
         }
         if !part.is_last {
             let va = va.wrapping_add(u64::from(len));

@@ -145,7 +145,9 @@ pub trait ResponderEnv {
     fn fetch_recv(&mut self) -> Option<u32>;
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
-    /// work request, never beyond its length.
+    /// work request, never beyond its length. After [`Fault::NotPresent`], here and in all methods
+    /// that access remote memory, the responder drops the packet and asks for it again at
+    /// [`Responder::on_memory_present`]. The receive work request stays the current one.
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault>;
 
     /// Checks that the peer may access these bytes of the region. `len` is never 0. Returns the
@@ -163,7 +165,8 @@ pub trait ResponderEnv {
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault>;
 
     /// Executes an atomic operation and returns the old value; operands and result are in host byte
-    /// order. `va` is a multiple of 8. Checks the peer's access.
+    /// order. `va` is a multiple of 8. Checks the peer's access. Does not execute the operation if
+    /// it returns an error.
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault>;
 
     /// Stores the 8-byte payload of the packet being handled atomically: no reader sees a part of
@@ -201,8 +204,9 @@ pub trait ResponderEnv {
     /// Takes READ responses with payload to send: `count` packets, this one and its successors by
     /// [`TxPacket::advance`], which differ only in PSN and payload position. The domain is what
     /// [`ResponderEnv::check_remote`] returned for the READ. Returns how many were taken, and why
-    /// the next one was not; `Local` means the same as `RemoteAccess` here. The default
-    /// implementation calls [`ResponderEnv::transmit`] for each packet.
+    /// the next one was not; `Local` means the same as `RemoteAccess` here, except with
+    /// [`Fault::NotPresent`]. The default implementation calls [`ResponderEnv::transmit`] for each
+    /// packet.
     fn transmit_read(
         &mut self,
         packet: &TxPacket,
@@ -258,7 +262,8 @@ pub struct ResponderCounters {
     pub out_of_sequence: u32,
     /// RNR NAKs sent.
     pub rnr_naks: u32,
-    /// Packets dropped: of the wrong kind, in the wrong state, or without room.
+    /// Packets dropped: of the wrong kind, in the wrong state, without room, or because memory was
+    /// absent.
     pub dropped: u32,
     /// Requests refused because of a wrong key, domain, right or range.
     pub wrong_keys: u32,
@@ -288,6 +293,9 @@ pub struct Responder<R> {
     nak_outstanding: bool,
     /// That NAK was an RNR NAK: the peer will retransmit everything from there on.
     not_ready: bool,
+    /// The expected packet was dropped because its memory was absent: no NAK before
+    /// [`Responder::on_memory_present`].
+    awaits_memory: bool,
     /// The gap at `epsn`, as far as the driver buffers packets.
     gaps: GapDetector,
     resources: Resources<R>,
@@ -383,6 +391,7 @@ impl<R: ResourceRing> Responder<R> {
         self.message = Message::None;
         self.ack_due = false;
         self.nak_due = None;
+        self.awaits_memory = false;
         self.gaps.forget();
         self.resources.clear();
         self.rate.wakeup = None;

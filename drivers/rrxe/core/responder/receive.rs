@@ -10,6 +10,7 @@ use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
 use crate::{requester, Ext, Fault, Outcome, Packet, Service, Status};
+use core::mem::take;
 
 /// Bytes in front of a datagram's payload, for the GRH or the IPv4 header (I-03).
 pub const GRH_LEN: u32 = 40;
@@ -51,6 +52,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.nak_due = None;
                 self.nak_outstanding = false;
                 self.not_ready = false;
+                self.awaits_memory = false;
                 self.gaps.close(packet.bth.ackreq, now);
                 self.note_established(env);
                 let result = self.execute(packet, env);
@@ -226,6 +228,7 @@ impl<R: ResourceRing> Responder<R> {
                 let _ = self.drop_packet();
                 return Outcome::transmit(self.resources.has_pending());
             }
+            Refusal::NotPresent => return self.await_memory(),
             Refusal::Invalidate => {
                 self.count_wrong_key();
                 // G-22: the peer gets no NAK for this request, but still the answers to earlier
@@ -253,6 +256,29 @@ impl<R: ResourceRing> Responder<R> {
         self.gaps.forget();
         self.nak_due = Some((self.epsn, Syndrome::Nak(code)));
         Outcome::transmit(true)
+    }
+
+    /// Drops the expected packet, whose memory is absent, as if it had been lost. Later packets may
+    /// be buffered, but no NAK asks for the packet before its memory is present: each would use up
+    /// a retry of the peer.
+    #[cold]
+    fn await_memory(&mut self) -> Outcome {
+        self.awaits_memory = true;
+        self.nak_outstanding = true;
+        let _ = self.drop_packet();
+        Outcome::transmit(self.resources.has_pending())
+    }
+
+    /// Notes that the memory of an access that failed with [`Fault::NotPresent`] is present now.
+    /// Asks for the dropped packet with a NAK Sequence Error, and continues with the READ responses
+    /// whose payload was absent. A superfluous call is harmless.
+    pub fn on_memory_present(&mut self) -> Outcome {
+        if take(&mut self.awaits_memory) && self.state == State::Ready {
+            self.nak_outstanding = false;
+            self.nak_gap();
+        }
+        self.assert_invariants();
+        Outcome::transmit(self.has_output())
     }
 
     /// Returns the status of the receive work request that reports a refused access. If the refused
@@ -329,8 +355,10 @@ impl<R: ResourceRing> Responder<R> {
             _ => return self.drop_packet(),
         }
         if packet.payload_len != 0 {
-            if let Err(fault) = env.write_recv(GRH_LEN) {
-                return self.fail(fault, env);
+            match env.write_recv(GRH_LEN) {
+                Ok(()) => {}
+                Err(Fault::NotPresent) => return self.drop_packet(),
+                Err(fault) => return self.fail(fault, env),
             }
         }
         self.complete(packet, RecvOpcode::Recv, byte_len, env);

@@ -261,7 +261,7 @@ impl<R: ResourceRing> Responder<R> {
         if self.message != Message::None || !has_room {
             return Err(Refusal::Invalid);
         }
-        let refused = |_| Refusal::Access;
+        let refused = Refusal::remote;
         let kind = match (operation, ext) {
             (O::ReadRequest, Ext::Reth(reth))
                 if self.allow_read && len == 0 && reth.len <= MAX_MESSAGE =>

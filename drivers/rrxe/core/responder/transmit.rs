@@ -81,8 +81,8 @@ impl<R: ResourceRing> Responder<R> {
             let (sent, result) = self.send_some(now, budget.saturating_sub(progress.sent), env);
             progress.sent = progress.sent.wrapping_add(sent);
             // After another error, the failed READ has been handled.
-            if result == Err(TxError::NoRoom) {
-                progress.more = true;
+            if result.is_err_and(TxError::is_temporary) {
+                progress.more = result == Err(TxError::NoRoom);
                 break;
             }
         }
@@ -101,7 +101,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Returns whether there is something to send, even if it must wait for
     /// [`Responder::next_timeout`].
     #[inline]
-    fn has_output(&self) -> bool {
+    pub(super) fn has_output(&self) -> bool {
         self.resources.has_pending() || self.nak_due.is_some() || self.ack_due
     }
 
@@ -134,7 +134,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.rate.sent(now, packet.udp_payload_len(), sent);
                 self.resources.advance(index, sent);
             }
-            if result.is_err_and(|error| error != TxError::NoRoom) {
+            if result.is_err_and(|error| !error.is_temporary()) {
                 let at = resource.at.wrapping_add(sent);
                 self.memory_gone(index, &Resource { at, ..resource }, env);
             }
@@ -316,6 +316,7 @@ impl<R: ResourceRing> Responder<R> {
         self.resources.clear();
         self.ack_due = false;
         self.gaps.forget();
+        self.awaits_memory = false;
         let psn = resource.first.add(resource.at);
         self.nak_due = Some((psn, Syndrome::Nak(NakCode::RemoteAccess)));
         self.state = State::Failing;

@@ -2,6 +2,7 @@
 
 //! Tests of the requester, statement by statement, against a peer made of single packets.
 
+mod absent_memory;
 mod answers;
 mod credits;
 mod local;

@@ -2,6 +2,7 @@
 
 //! Tests of the responder, statement by statement, against a peer made of single packets.
 
+mod absent_memory;
 mod acceptance;
 mod acknowledgement;
 mod bursts;
