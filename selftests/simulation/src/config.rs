@@ -43,6 +43,8 @@ pub struct Trouble {
     pub no_room: u32,
     /// Per turn: a forged packet, or a stale packet of an earlier connection.
     pub forgeries: u32,
+    /// Per access: an absent page.
+    pub absences: u32,
 }
 
 /// A pair of connected queue pairs, or a single queue pair for datagrams.
@@ -101,6 +103,8 @@ pub struct Config {
     pub piggyback: bool,
     /// Source of randomness for forged packets.
     pub attacker: Random,
+    /// Source of randomness for absent pages.
+    pub pager: Random,
 }
 
 /// Returns an ACK timeout code that covers every delay of this network.
@@ -139,6 +143,12 @@ impl Config {
             forgeries: aside.pick(&[0, 0, 10, 100, 500]),
             ..trouble
         };
+        // A copy again, to keep the choices of the attacker.
+        let mut pager = aside.clone();
+        let trouble = Trouble {
+            absences: pager.pick(&[0, 0, 5, 50, 300]),
+            ..trouble
+        };
         Config {
             hosts,
             shared,
@@ -153,6 +163,7 @@ impl Config {
             bursts,
             piggyback,
             attacker: aside,
+            pager,
         }
     }
 }

@@ -153,6 +153,12 @@ pub struct Flow {
     /// The receiver has sent a NAK for the PSN that it expects, and sends no other until it arrives
     /// (B-09).
     pub nak_open: bool,
+    /// The expected packet was dropped, because its memory was absent, and has not come again; and
+    /// the memory may still be absent.
+    pub dropped: bool,
+    pub absent: bool,
+    /// A response was dropped because its memory was absent, and the memory may still be absent.
+    pub answer_absent: bool,
     /// Time at which the receiver noticed a gap that it has not reported.
     pub gap: Option<u64>,
     /// Number of sequence error NAKs sent for the expected PSN.
@@ -200,6 +206,9 @@ impl Flow {
             receive_fault: false,
             mismatched: false,
             nak_open: false,
+            dropped: false,
+            absent: false,
+            answer_absent: false,
             gap: None,
             naks: 0,
             responses: Vec::new(),

@@ -7,6 +7,7 @@
 //! value of every byte, and checks each action of the core as it happens. It panics on a violation.
 //! See docs/testing.md.
 
+mod backing;
 mod config;
 mod data;
 pub mod efficiency;

@@ -3,6 +3,7 @@
 //! The environment of the queue pairs: memory, queues and the network. It executes the requests of
 //! the core and checks each one at once.
 
+use crate::backing::{Access, Backing, Half, Page};
 use crate::config::{Config, Connection};
 use crate::flow::Flow;
 use crate::receives::{Receive, ReceiveQueue};
@@ -133,6 +134,8 @@ pub enum Event {
     Answer(usize),
     /// A congestion notification arrives.
     Notification(usize),
+    /// An absent page is present again.
+    Present(Page),
 }
 
 /// The state of a simulation except the cores.
@@ -144,6 +147,7 @@ pub struct Oracle {
     pub flows: Vec<Flow>,
     pub hosts: Vec<Host>,
     pub queues: Vec<ReceiveQueue>,
+    pub backing: Backing,
     pub events: Schedule<Event>,
     /// Number of packets in flight.
     pub flying: usize,
@@ -188,6 +192,7 @@ impl Oracle {
                 keys: Vec::new(),
             })
             .collect();
+        let backing = Backing::new(config.pager.clone(), config.trouble.absences);
         Oracle {
             config,
             random,
@@ -196,6 +201,7 @@ impl Oracle {
             flows: Vec::new(),
             hosts,
             queues,
+            backing,
             events: Schedule::default(),
             flying: 0,
             last: Vec::new(),
@@ -380,6 +386,29 @@ impl Oracle {
             words += &format!(" [{}]", frame.payload.len());
         }
         format!("{from} -> {to} psn {} {words}", truth.relative)
+    }
+
+    /// Accesses a page for a half of a queue pair.
+    pub fn touch(&mut self, page: Page, qp: usize, half: Half) -> Result<(), Fault> {
+        let access = self.backing.access(page, (qp, half), self.fair);
+        if let Access::Reclaimed(time) = access {
+            self.schedule(time, Event::Present(page));
+        }
+        if let Access::Reclaimed(_) | Access::New = access {
+            trace!(self, "    {qp} meets with absent memory: {page:?}");
+            match page {
+                // The NAK that asks for the packet again, or a timeout before it, costs a retry.
+                _ if half == Half::Recv => {
+                    let incoming = self.sides[qp].peer;
+                    self.flows[incoming].disturb(self.now);
+                }
+                // The acknowledgement of a duplicate may be beyond a READ or atomic after it, which
+                // is then asked for again (F-11).
+                Page::Result(..) => self.flows[qp].disturb(self.now),
+                _ => {}
+            }
+        }
+        access.result()
     }
 
     pub fn region(&self, host: usize, rkey: u32, va: u64, len: u32) -> Result<usize, Fault> {

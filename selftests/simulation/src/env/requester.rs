@@ -3,6 +3,7 @@
 //! The requester's environment: packets to send, and responses to place.
 
 use super::{words, Env};
+use crate::backing::{Half, Page};
 use crate::data::data;
 use crate::flow::{Message, Trap};
 use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN};
@@ -29,6 +30,10 @@ impl Env<'_> {
             .expect("what is sent can be parsed");
         self.check_header(packet, &parsed, message, at);
         assert_eq!(flow.psn(relative), packet.psn);
+        assert!(
+            !flow.answer_absent,
+            "queue pair {qp} sends a request while the memory for a response is absent"
+        );
 
         if !message.started {
             assert_eq!(
@@ -72,6 +77,14 @@ impl Env<'_> {
                 until - oracle.now
             );
         }
+    }
+
+    /// Accesses the memory for a response.
+    fn touch_result(&mut self, index: usize, at: u32) -> Result<(), Fault> {
+        let page = Page::Result(self.qp, index, at);
+        let present = self.oracle.touch(page, self.qp, Half::Send);
+        self.oracle.flows[self.qp].answer_absent |= present.is_err();
+        present
     }
 
     fn check_header(&self, packet: &TxPacket, parsed: &Packet, message: &Message, at: u32) {
@@ -150,6 +163,9 @@ impl RequesterEnv for Env<'_> {
                 _ => {}
             }
             let bytes = data(message.data + offset, len);
+            let page = Page::Payload(qp, index, at);
+            let present = self.oracle.touch(page, qp, Half::Send);
+            present.map_err(TxError::Local)?;
             self.oracle.payload.extend_from_slice(bytes);
         }
         let flow = &mut self.oracle.flows[qp];
@@ -201,6 +217,9 @@ impl RequesterEnv for Env<'_> {
                 return Err(fault);
             }
         }
+        self.touch_result(index, at)?;
+        let oracle = &mut *self.oracle;
+        let message = &mut oracle.flows[qp].messages[index];
         let (start, end) = (offset as usize, offset as usize + oracle.payload.len());
         assert!(
             message.result.get(start..end) == Some(&oracle.payload[..]),
@@ -225,6 +244,8 @@ impl RequesterEnv for Env<'_> {
         if let Trap::Local(fault, _) = message.trap {
             return Err(fault);
         }
+        self.touch_result(index, 0)?;
+        let message = &mut self.oracle.flows[qp].messages[index];
         assert_eq!(
             value.to_ne_bytes(),
             message.result[..],

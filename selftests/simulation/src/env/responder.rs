@@ -3,6 +3,7 @@
 //! The responder's environment: receive work requests, memory, and responses.
 
 use super::{operands, words, Env};
+use crate::backing::{Half, Page};
 use crate::data::data;
 use crate::flow::{Message, Trap};
 use crate::oracle::{trace, Oracle, State, Truth, ADDRESS, FIRST_QPN};
@@ -27,6 +28,16 @@ impl Env<'_> {
         side.current = oracle.queues[queue].take(qp);
         side.partial = None;
         side.current.map(|receive| receive.len)
+    }
+
+    /// Accesses memory for the request being handled.
+    fn touch(&mut self, page: Page) -> Result<(), Fault> {
+        let present = self.oracle.touch(page, self.qp, Half::Recv);
+        let incoming = self.incoming();
+        let flow = &mut self.oracle.flows[incoming];
+        flow.dropped |= present.is_err();
+        flow.absent |= present.is_err();
+        present
     }
 
     /// Checks a response packet. Returns its relative PSN.
@@ -61,6 +72,10 @@ impl Env<'_> {
                 }
                 Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::SequenceError) => {
                     assert_eq!(psn, executed, "the PSN of a NAK of queue pair {qp}");
+                    assert!(
+                        !flow.absent,
+                        "queue pair {qp} asks for PSN {psn}, whose memory is absent"
+                    );
                 }
                 // A READ may be refused in the middle of its response (G-28).
                 Syndrome::Nak(_) => assert!(psn <= executed),
@@ -111,11 +126,13 @@ impl ResponderEnv for Env<'_> {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
         let truth = oracle.handling.expect("a packet is being handled");
         let current = oracle.sides[qp].current.expect("it was fetched");
-        let flow = &mut oracle.flows[truth.flow];
         if let Some(fault) = current.fault {
-            flow.receive_fault = true;
+            oracle.flows[truth.flow].receive_fault = true;
             return Err(fault);
         }
+        self.touch(Page::Receive(current.queue, current.number, offset))?;
+        let oracle = &mut *self.oracle;
+        let flow = &oracle.flows[truth.flow];
         let message = &flow.messages[truth.message];
         let at = (truth.relative - message.first) * flow.mtu.bytes();
         let before = if flow.service == Service::Ud { 40 } else { 0 };
@@ -157,6 +174,16 @@ impl ResponderEnv for Env<'_> {
         let host = oracle.sides[qp].host;
         let len = oracle.payload.len() as u32;
         let start = oracle.region(host, rkey, va, len)?;
+        if let Err(absent) = self.touch(Page::remote(host, start)) {
+            // The first bytes may be in a page that is present.
+            let host = &mut self.oracle.hosts[host];
+            let bytes = start..start + len as usize / 2;
+            let payload = &self.oracle.payload[..len as usize / 2];
+            host.memory[bytes.clone()].copy_from_slice(payload);
+            host.shadow[bytes].copy_from_slice(payload);
+            return Err(absent);
+        }
+        let oracle = &mut *self.oracle;
         let flow = &oracle.flows[truth.flow];
         let message = &flow.messages[truth.message];
         let at = (truth.relative - message.first) * flow.mtu.bytes();
@@ -180,6 +207,8 @@ impl ResponderEnv for Env<'_> {
         let truth = oracle.handling.expect("a packet is being handled");
         let host = oracle.sides[qp].host;
         let start = oracle.region(host, rkey, va, 8)?;
+        self.touch(Page::remote(host, start))?;
+        let oracle = &mut *self.oracle;
         let flow = &mut oracle.flows[truth.flow];
         assert_eq!(truth.relative, flow.executed, "an atomic out of order");
         let message = &mut flow.messages[truth.message];
@@ -210,6 +239,8 @@ impl ResponderEnv for Env<'_> {
         let truth = oracle.handling.expect("a packet is being handled");
         let host = oracle.sides[qp].host;
         let start = oracle.region(host, rkey, va, 8)?;
+        self.touch(Page::remote(host, start))?;
+        let oracle = &mut *self.oracle;
         let flow = &mut oracle.flows[truth.flow];
         assert_eq!(
             truth.relative, flow.executed,
@@ -248,9 +279,10 @@ impl ResponderEnv for Env<'_> {
         let range = (ADDRESS + message.place as u64, message.len);
         assert_eq!(flush.range, (!all).then_some(range));
         let (va, len) = flush.range.unwrap_or((ADDRESS + flow.window as u64, 0));
-        let checked = oracle.region(host, rkey, va, len).map(|_| ());
-        oracle.flows[truth.flow].messages[truth.message].done = checked.is_ok();
-        checked
+        let start = oracle.region(host, rkey, va, len)?;
+        self.touch(Page::remote(host, start))?;
+        self.oracle.flows[truth.flow].messages[truth.message].done = true;
+        Ok(())
     }
 
     fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
@@ -403,6 +435,8 @@ impl ResponderEnv for Env<'_> {
                 Ok(start) => start,
                 Err(_) => return Err(TxError::RemoteAccess),
             };
+            let present = self.oracle.touch(Page::remote(host, start), qp, Half::Recv);
+            present.map_err(TxError::Local)?;
             let bytes = &self.oracle.hosts[host].memory[start..start + len as usize];
             self.oracle.payload.extend_from_slice(bytes);
         }

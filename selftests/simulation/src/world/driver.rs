@@ -4,6 +4,7 @@
 //! packets, transmits, and follows the core into Error.
 
 use super::World;
+use crate::backing::{Half, Page};
 use crate::oracle::*;
 use rrxe_core::wire::Syndrome;
 use rrxe_core::*;
@@ -295,7 +296,12 @@ impl World {
             let outcome = self.take_response(qp, &packet, &truth);
             (outcome, self.cores[qp].requester.expected_psn())
         } else {
-            let executed = self.oracle.flows[truth.flow].executed;
+            let flow = &mut self.oracle.flows[truth.flow];
+            let executed = flow.executed;
+            if truth.relative == executed {
+                flow.dropped = false;
+                flow.absent = false;
+            }
             let outcome = self.with(qp, |core, env| {
                 core.responder.handle_packet(now, &packet, env)
             });
@@ -436,6 +442,39 @@ impl World {
                 flow.granted = flow.granted.max(completed + more as usize);
                 flow.unlimited &= !is_new;
             }
+        }
+    }
+
+    /// Brings an absent page in, and notifies the halves whose accesses have failed.
+    pub(super) fn present(&mut self, page: Page) {
+        let now = self.oracle.now;
+        for (qp, half) in self.oracle.backing.bring_in(page) {
+            trace!(self.oracle, "    {qp} can access {page:?}");
+            if half == Half::Send {
+                self.oracle.flows[qp].answer_absent = false;
+                let outcome = self.with(qp, |core, _| {
+                    core.requester.on_memory_present(&core.slots, now)
+                });
+                self.after_send_side(qp, outcome);
+                continue;
+            }
+            let state = self.oracle.sides[qp].state;
+            let incoming = self.oracle.sides[qp].peer;
+            let flow = &mut self.oracle.flows[incoming];
+            if self.oracle.backing.is_awaited_by(qp, half) {
+                // The NAK may be for a packet whose memory is still absent.
+                flow.disturb(now);
+            }
+            let absent = std::mem::take(&mut flow.absent) && flow.service.is_reliable();
+            let outcome = self.with(qp, |core, _| core.responder.on_memory_present());
+            assert!(
+                outcome.transmit || !absent || !matches!(state, State::Rts | State::Sqd),
+                "queue pair {qp} does not ask for the packet that it has dropped"
+            );
+            if outcome.transmit {
+                self.answer(qp);
+            }
+            self.check(qp);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Invariants of queue pairs after each step, and bounds on time.
 
 use super::World;
+use crate::backing::Half;
 use crate::data::data;
 use crate::flow::Trap;
 use crate::oracle::*;
@@ -46,8 +47,10 @@ impl World {
         );
         let waits = flow.messages.get(flow.completed);
         let waits = waits.is_some_and(|m| m.started && !m.op.is_local());
+        let absent = oracle.backing.is_awaited_by(qp, Half::Send);
+        let timed = side.timer.is_some() || side.send_pending;
         assert!(
-            !waits || side.timer.is_some() || side.send_pending || oracle.handling.is_some(),
+            !waits || timed || absent || oracle.handling.is_some(),
             "queue pair {qp} waits without a timer"
         );
         assert_eq!(u32::from(core.requester.reads), flow.reads);
@@ -56,18 +59,20 @@ impl World {
         let alive = matches!(oracle.sides[qp].state, State::Rts | State::Sqd);
         if let Some(since) = incoming.gap.filter(|_| !incoming.nak_open && alive) {
             let side = &oracle.sides[qp];
-            // A NAK is sent after the READ responses before it, which a rate limit may delay.
+            // A NAK is sent after the READ responses before it, which a rate limit or absent memory
+            // may delay.
             let last = since + MAX_GAP_DELAY;
             let limited = oracle.config.network.marks != 0;
+            let absent = oracle.backing.is_awaited_by(qp, Half::Recv);
             let reports = side.answer_timer.is_some_and(|at| at <= last || limited);
             assert!(
-                reports || side.answer_pending || oracle.handling.is_some(),
+                reports || side.answer_pending || absent || oracle.handling.is_some(),
                 "queue pair {qp} never reports a gap"
             );
         }
         // Other queue pairs may need the receive work request.
         assert!(
-            oracle.sides[qp].current.is_none() || incoming.is_inside_of_send(),
+            oracle.sides[qp].current.is_none() || incoming.is_inside_of_send() || incoming.dropped,
             "queue pair {qp} has a receive work request, and no message for it"
         );
     }
@@ -160,7 +165,8 @@ impl World {
         let now = self.oracle.now;
         let flow = &mut self.oracle.flows[truth.flow];
         if truth.relative == executed {
-            // Without a receive work request, the requester must send it again.
+            // Without a receive work request, or with absent memory, the requester must send it
+            // again.
             flow.nak_open = flow.executed == executed;
             flow.naks = 0;
             flow.gap = None;

@@ -230,6 +230,7 @@ impl World {
             oracle.hosts[host].regions.retain(|r| r.key != key);
             oracle.flows[qp].messages.clear();
             oracle.flows[qp].completed = 0;
+            oracle.backing.forget(qp);
             oracle.progress += 1;
             // A poll in Reset is harmless and sends nothing.
             self.send(qp);
@@ -304,6 +305,7 @@ impl World {
                     Some(Event::Send(qp)) => self.send(qp),
                     Some(Event::Answer(qp)) => self.answer(qp),
                     Some(Event::Notification(qp)) => self.congestion(qp),
+                    Some(Event::Present(page)) => self.present(page),
                     None => {}
                 }
             }
