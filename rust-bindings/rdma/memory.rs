@@ -5,9 +5,12 @@
 //! User space may change all of it at any time, so Rust references never point into it. Accesses
 //! are copies or atomic operations.
 
+mod backing;
 mod kernel_memory;
 mod pinned;
 mod shared;
+#[cfg(CONFIG_KUNIT = "y")]
+mod test_memory;
 
 use crate::{
     net::{Fragment, PacketWriter},
@@ -16,9 +19,12 @@ use crate::{
 use kernel::{prelude::*, sync::atomic::Atomic};
 use pinned::PageTable;
 
+pub use backing::{Backing, Unavailable};
 pub use kernel_memory::{KernelMemory, KernelPages};
 pub use pinned::{PinOwner, Pinned, Umem};
 pub use shared::SharedMemory;
+#[cfg(CONFIG_KUNIT = "y")]
+pub use test_memory::TestMemory;
 
 /// `IB_ACCESS_*` flags.
 pub mod access {
@@ -174,6 +180,7 @@ impl<'a> MappedMemory<'a> {
 #[kernel::prelude::kunit_tests(linux_rdma_memory)]
 mod tests {
     use super::*;
+    use crate::sync::BurstGuard;
     use kernel::sync::atomic::Relaxed;
 
     /// Read-only memory rejects writes, whatever the driver requests.
@@ -205,9 +212,10 @@ mod tests {
     #[test]
     fn access_to_kernel_memory_ends() -> Result {
         let mut words = KVec::from_elem(0u64, 2, GFP_KERNEL)?;
-        let memory = KernelMemory::new();
+        let (memory, burst) = (KernelMemory::new(), BurstGuard::enter());
         // SAFETY: The words outlive the access, which is shorter than they are.
-        let part = unsafe { memory.access(words.as_mut_ptr() as u64, 12) };
+        let access = unsafe { memory.access(&burst, words.as_mut_ptr() as u64, 12) };
+        let (part, _) = access.map_err(|_| EFAULT)?;
         assert!(part.write(4, &[1; 8]).is_ok());
         assert_eq!(part.write(5, &[1; 8]).err(), Some(EFAULT));
         assert_eq!(part.write(u64::MAX, &[1; 8]).err(), Some(EFAULT));

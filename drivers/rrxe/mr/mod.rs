@@ -6,16 +6,19 @@
 //! reference count. Each access is checked at the moment of use: key, protection domain, rights and
 //! range.
 //!
-//! The memory of a registered region never changes. Reregistration changes its domain and rights,
+//! The memory of a registered region ([`Memory`]) never changes, but parts of it may be absent, and
+//! it may be revoked at any time. Reregistration changes its domain and rights,
 //! and waits until no access uses the old ones. Fast registrations and windows change while packets
 //! use them, so they have a lock, which an access holds until its bytes are copied. When a work
 //! request that invalidates a key completes, no access uses the key.
 
 mod change;
+mod memory;
 mod table;
 
 pub(crate) use change::NewKey;
 use change::WindowBinding;
+use memory::Memory;
 pub(crate) use table::{MrTable, Reference, Span};
 
 use crate::{
@@ -37,7 +40,7 @@ use linux_rdma::{
     errno::not_supported,
     random,
     rdma::{
-        memory::{access, KernelMemory, KernelPages, PinOwner, Pinned, Umem},
+        memory::{access, Backing, KernelMemory, KernelPages, PinOwner, Umem},
         Device, MrChange, UserMemory,
     },
     sync::{lock_bh, wait_for_bursts},
@@ -109,12 +112,6 @@ struct Registered {
     iova: u64,
     length: u64,
     memory: Memory,
-}
-
-/// The memory of a registered region.
-enum Memory {
-    User(Arc<Pinned>),
-    Kernel(KernelMemory),
 }
 
 /// The variable state of a fast registration or a window.
@@ -395,6 +392,9 @@ impl Drop for MrHandle {
         key_state.ended = true;
         key_state.bound = None;
         drop(key_state);
+        if let Kind::Registered(registered) = &self.mr.kind {
+            registered.memory.revoke();
+        }
         self.table.release(self.mr.index);
     }
 }

@@ -2,12 +2,16 @@
 
 //! The table of memory regions and windows by key, and the accesses by key.
 
-use super::{is_inside, BinderId, KeyState, KeyUser, Kind, Memory, Mr};
+use super::{
+    is_inside,
+    memory::{fault, Memory},
+    BinderId, KeyState, KeyUser, Kind, Mr,
+};
 use crate::{number_table::NumberTable, pd::PdId};
 use kernel::sync::atomic::{Atomic, Full, Release};
 use linux_rdma::{
     net::{Fragment, PacketWriter},
-    rdma::memory::{access, MappedMemory},
+    rdma::memory::{access, Backing, MappedMemory},
     sync::{arc_borrow_ref, lock_bh, smp_mb, BhLocked, BurstGuard},
 };
 use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
@@ -182,7 +186,7 @@ impl MrTable {
             return None;
         };
         let offset = mr.find(registered, *reference, len)?;
-        Some((pinned.access(burst)?, offset))
+        Some((pinned.map(burst)?, offset))
     }
 
     /// Makes earlier writes to a region globally visible (IBA A19), if the region allows that. No
@@ -235,20 +239,12 @@ impl Span<'_> {
                 (None, None) => return Err(Fault::Protection),
             },
         };
-        match memory {
-            Memory::User(pinned) => pinned
-                .access(self.burst)
-                .map(|memory| (memory, self.offset))
-                .ok_or(Fault::Protection),
-            Memory::Kernel(memory) => {
-                // SAFETY: By the type invariant the key and the protection domain were checked.
-                // User programs have no such domain (`Mr::kernel`), and peers have no rights to
-                // such a region. A kernel consumer has therefore named these bytes by the L_Key in
-                // a work request of this queue pair, which completes after its memory was accessed.
-                let memory = unsafe { memory.access(self.offset, self.len.into()) };
-                Ok((memory, 0))
-            }
-        }
+        // SAFETY: By the type invariant the key and the protection domain were checked. User
+        // programs have no domain with kernel memory (`Mr::kernel`), and peers have no rights to
+        // it. A kernel consumer has therefore named these bytes by the L_Key in a work request of
+        // this queue pair, which completes after its memory was accessed.
+        let access = unsafe { memory.access(self.burst, self.offset, self.len.into()) };
+        access.map_err(fault)
     }
 
     /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the span.

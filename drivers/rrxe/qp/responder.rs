@@ -282,6 +282,14 @@ impl Half for RecvSide {
     }
 }
 
+/// Returns the reason why a READ response could not be sent.
+fn read_error(fault: Fault) -> TxError {
+    match fault {
+        Fault::NotPresent => TxError::Local(fault),
+        _ => TxError::RemoteAccess,
+    }
+}
+
 /// The responder's environment.
 pub(crate) struct Env<'a> {
     ctx: EventCtx<'a>,
@@ -524,14 +532,12 @@ impl ResponderEnv for Env<'_> {
         match span {
             // Most responses are alone, and cheaper without a burst.
             Ok(span) if count == 1 => {
-                let sent = self.transmitter.send(packet, |to| {
-                    span.read(0, len, to).map_err(|_| TxError::RemoteAccess)
-                });
+                let sent = self
+                    .transmitter
+                    .send(packet, |to| span.read(0, len, to).map_err(read_error));
                 (sent.is_ok().into(), sent)
             }
-            Ok(span) => self
-                .transmitter
-                .send_span(packet, count, &span, |_| TxError::RemoteAccess),
+            Ok(span) => self.transmitter.send_span(packet, count, &span, read_error),
             Err(_) if count == 1 => (0, Err(TxError::RemoteAccess)),
             Err(_) => packet.for_each_in_burst(count, |packet| self.transmit_read(packet, 1, pd).1),
         }

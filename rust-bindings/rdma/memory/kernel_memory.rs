@@ -2,32 +2,42 @@
 
 //! Memory of kernel consumers.
 
-use super::{pinned::PageTable, MappedMemory, Place};
+use super::{backing::Revocation, pinned::PageTable, Backing, MappedMemory, Place, Unavailable};
+use crate::sync::BurstGuard;
 use kernel::{alloc::flags::GFP_KERNEL_ACCOUNT, prelude::*};
 
 /// All kernel memory, by address: the region that the L_Key of `get_dma_mr` names.
 ///
 /// Only kernel consumers use it. They are trusted to name only their own memory.
-pub struct KernelMemory(());
+pub struct KernelMemory(Revocation);
 
 impl KernelMemory {
     /// Creates the memory for the region of a kernel consumer.
     pub(crate) fn new() -> Self {
-        Self(())
+        Self(Revocation::new())
+    }
+}
+
+impl Backing for KernelMemory {
+    /// Returns access to the `len` bytes at address `offset`. A kernel consumer that has posted a
+    /// work request that names these bytes guarantees that they are in the direct map and stay
+    /// there (ib_verbs.h, `ib_dma_map_single()` without a DMA device).
+    #[inline]
+    unsafe fn access<'a>(
+        &'a self,
+        burst: &'a BurstGuard,
+        offset: u64,
+        len: u64,
+    ) -> Result<(MappedMemory<'a>, u64), Unavailable> {
+        if !self.0.allows(burst) {
+            return Err(Unavailable::Revoked);
+        }
+        // INVARIANT: The caller guarantees that the bytes stay valid while the access exists.
+        Ok((MappedMemory(Place::Contiguous(offset as usize, len)), 0))
     }
 
-    /// Returns access to the `len` bytes at address `address`.
-    ///
-    /// # Safety
-    ///
-    /// A kernel consumer has posted a work request that names these bytes with the L_Key of this
-    /// region, and the work request does not complete while the access exists. The consumer thereby
-    /// guarantees that they are in the direct map and stay there (ib_verbs.h, `ib_dma_map_single()`
-    /// without a DMA device).
-    #[inline]
-    pub unsafe fn access(&self, address: u64, len: u64) -> MappedMemory<'_> {
-        // INVARIANT: The caller guarantees that the bytes stay valid while the access exists.
-        MappedMemory(Place::Contiguous(address as usize, len))
+    fn revoke(&self) {
+        self.0.revoke();
     }
 }
 

@@ -2,11 +2,11 @@
 
 //! Pinned memory of programs.
 
-use super::{access, MappedMemory, Place};
+use super::{access, backing::Revocation, Backing, MappedMemory, Place, Unavailable};
 use crate::{
     raw,
     rdma::{device::Device, object::Driver},
-    sync::{wait_for_bursts, BurstGuard},
+    sync::BurstGuard,
 };
 use core::{
     mem::MaybeUninit,
@@ -19,7 +19,7 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Full, Relaxed},
+        atomic::{Atomic, Relaxed},
         Arc,
     },
 };
@@ -165,7 +165,9 @@ impl PageTable {
 /// The [`PinOwner`] unpins the memory.
 pub struct Pinned {
     table: PageTable,
-    /// The umem. Null as soon as the owner begins to unpin the memory.
+    /// Revoked before the owner unpins the memory.
+    revocation: Revocation,
+    /// The umem, which the owner releases. Never changes.
     umem: Atomic<*mut raw::ib_umem>,
 }
 
@@ -175,12 +177,30 @@ impl Pinned {
         self.table.len
     }
 
-    /// Returns access to the memory in a burst, or `None` once it is being unpinned.
+    /// Returns access to the memory in a burst, or `None` once it is revoked.
     #[inline]
-    pub fn access<'a>(&'a self, _burst: &'a BurstGuard) -> Option<MappedMemory<'a>> {
-        // INVARIANT: The memory is pinned. The owner clears `umem`, and waits for all bursts that
-        // may still have seen it set, before it unpins the memory.
-        (!self.umem.load(Acquire).is_null()).then_some(MappedMemory(Place::Pages(&self.table)))
+    pub fn map<'a>(&'a self, burst: &'a BurstGuard) -> Option<MappedMemory<'a>> {
+        // INVARIANT: The memory is pinned. The owner revokes it before it unpins it, which waits
+        // for all bursts in which access was allowed.
+        let allowed = self.revocation.allows(burst);
+        allowed.then_some(MappedMemory(Place::Pages(&self.table)))
+    }
+}
+
+impl Backing for Pinned {
+    #[inline]
+    unsafe fn access<'a>(
+        &'a self,
+        burst: &'a BurstGuard,
+        offset: u64,
+        _len: u64,
+    ) -> Result<(MappedMemory<'a>, u64), Unavailable> {
+        let memory = self.map(burst).ok_or(Unavailable::Revoked)?;
+        Ok((memory, offset))
+    }
+
+    fn revoke(&self) {
+        self.revocation.revoke();
     }
 }
 
@@ -194,6 +214,7 @@ impl PinOwner {
             Pinned {
                 // Blocks of any size from that of a page.
                 table: umem.blocks(usize::MAX & !(PAGE_SIZE - 1))?,
+                revocation: Revocation::new(),
                 umem: Atomic::new(umem.0.as_ptr()),
             },
             GFP_KERNEL_ACCOUNT,
@@ -206,8 +227,7 @@ impl PinOwner {
     /// Returns the address in the process and the length in bytes of the memory.
     pub fn range(&self) -> (u64, usize) {
         let umem = self.0.umem.load(Relaxed);
-        // SAFETY: Only `drop` clears the pointer and releases the umem. Neither field changes
-        // (umem.c).
+        // SAFETY: Only `drop` releases the umem. Neither field changes (umem.c).
         unsafe { ((*umem).address as u64, (*umem).length) }
     }
 
@@ -224,11 +244,10 @@ impl PinOwner {
 
 impl Drop for PinOwner {
     fn drop(&mut self) {
-        let umem = self.0.umem.xchg(ptr::null_mut(), Full);
         // After this, no late packet reads or writes memory that the program may already use for
         // something else.
-        wait_for_bursts();
-        drop(NonNull::new(umem).map(Umem));
+        self.0.revoke();
+        drop(NonNull::new(self.0.umem.load(Relaxed)).map(Umem));
     }
 }
 
