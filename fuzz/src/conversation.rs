@@ -7,8 +7,8 @@
 use crate::model::{status, Model};
 use crate::script::{Script, Service};
 use crate::world::{KEY, OWN, PEER, PLACES, SIZE};
-use rrxe_core::{Mtu, Packet, SendOp, SendSlot, Status};
-use rrxe_testkit::{Attributes, Host, ReorderBuffer};
+use rrxe_core::{Mtu, Packet, Status};
+use rrxe_testkit::{Attributes, Host, Op, Operands, ReorderBuffer, Request};
 use std::collections::VecDeque;
 
 const EVENTS: usize = 150;
@@ -25,15 +25,15 @@ const OF_PACKET: u32 = 1;
 /// packets of the first transmission report.
 const OF_TIMER: u32 = 2;
 
-const OPS: [SendOp; 8] = [
-    SendOp::Send,
-    SendOp::SendImm,
-    SendOp::Write,
-    SendOp::Write,
-    SendOp::WriteImm,
-    SendOp::Read,
-    SendOp::CompareSwap,
-    SendOp::FetchAdd,
+const OPS: [Op; 8] = [
+    Op::Send,
+    Op::SendImm,
+    Op::Write,
+    Op::Write,
+    Op::WriteImm,
+    Op::Read,
+    Op::CompareSwap,
+    Op::FetchAdd,
 ];
 
 /// Headers and payload.
@@ -42,7 +42,7 @@ type Frame = (Vec<u8>, Vec<u8>);
 /// A work request that is not complete.
 struct Work {
     wr_id: u64,
-    op: SendOp,
+    op: Op,
     /// Data that must be returned.
     expected: Vec<u8>,
     /// A READ that may see the effect of a later request without a fence (IBA 10.8.3.3).
@@ -72,28 +72,28 @@ impl Conversation {
         let [kind, flags, fill] = [script.u8(), script.u8(), script.u8()];
         let (at, length) = (usize::from(script.u16()), usize::from(script.u16()));
         let op = OPS[usize::from(kind) % OPS.len()];
-        let at = if op.is_atomic() {
+        let at = if op.typed().is_atomic() {
             (at % SIZE) & !7
         } else {
             at % SIZE
         };
         let length = match op {
-            _ if op.is_atomic() => 8,
-            SendOp::Send | SendOp::SendImm => length % MESSAGE,
+            _ if op.typed().is_atomic() => 8,
+            Op::Send | Op::SendImm => length % MESSAGE,
             _ => (length % MESSAGE).min(SIZE - at),
         };
         let data: Vec<u8> = (0..length).map(|i| fill.wrapping_add(i as u8)).collect();
-        let request = SendSlot {
-            op,
-            fence: flags & 1 != 0,
-            signaled: flags & 2 != 0,
-            length: if op.is_atomic() { 0 } else { length as u32 },
-            remote_addr: BASE + at as u64,
-            rkey_or_qkey: KEY,
-            imm_or_key: 7,
+        let atomic = Operands {
             compare_add: (flags >> 2).into(),
             swap: fill.into(),
-            ..SendSlot::default()
+        };
+        let request = Request {
+            fence: flags & 1 != 0,
+            signaled: flags & 2 != 0,
+            va: BASE + at as u64,
+            rkey: KEY,
+            atomic,
+            ..Request::new(op, length as u32)
         };
         let Some(wr_id) = self.host.post(request, data.clone()) else {
             return;
@@ -102,26 +102,26 @@ impl Conversation {
         let range = at..at + length;
         let mut expected = Vec::new();
         match op {
-            SendOp::Send | SendOp::SendImm => self.received.push(data),
-            SendOp::Write | SendOp::WriteImm => {
+            Op::Send | Op::SendImm => self.received.push(data),
+            Op::Write | Op::WriteImm => {
                 self.memory[range].copy_from_slice(&data);
-                if op == SendOp::WriteImm {
+                if op == Op::WriteImm {
                     self.received.push(Vec::new());
                 }
             }
-            SendOp::Read => expected = self.memory[range].to_vec(),
+            Op::Read => expected = self.memory[range].to_vec(),
             _ => {
                 expected = self.memory[range.clone()].to_vec();
                 let old = u64::from_ne_bytes(expected[..].try_into().expect("eight bytes"));
                 let new = match op {
-                    SendOp::FetchAdd => old.wrapping_add(request.compare_add),
-                    _ if old == request.compare_add => request.swap,
+                    Op::FetchAdd => old.wrapping_add(atomic.compare_add),
+                    _ if old == atomic.compare_add => atomic.swap,
                     _ => old,
                 };
                 self.memory[range].copy_from_slice(&new.to_ne_bytes());
             }
         }
-        let changes = !matches!(op, SendOp::Send | SendOp::SendImm | SendOp::Read);
+        let changes = !matches!(op, Op::Send | Op::SendImm | Op::Read);
         if changes && !request.fence {
             self.work.iter_mut().for_each(|work| work.loose = true);
         }
@@ -148,13 +148,13 @@ impl Conversation {
             let work = work.expect("completes what was not posted");
             assert_eq!(work.wr_id, done.wr_id, "out of order");
             assert_eq!(done.completion.status, Status::Success, "{:?}", work.op);
-            if work.op.is_atomic() {
+            if work.op.typed().is_atomic() {
                 assert_eq!(
                     done.data, work.expected,
                     "executed more than once, or not in its turn"
                 );
             }
-            if work.op == SendOp::Read && !self.disturbed && !work.loose {
+            if work.op == Op::Read && !self.disturbed && !work.loose {
                 assert_eq!(done.data, work.expected, "not what was there");
             }
         }

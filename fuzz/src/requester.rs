@@ -5,11 +5,12 @@
 
 use crate::script::{Fed, Frame, Script, Service};
 use crate::world::{KEY, OWN, PEER, PLACES, QKEY};
+use rrxe_core::wire::Feth;
 use rrxe_core::{
-    Fault, Mtu, Packet, Payload, RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp,
-    SendSlot, Status, TxError, TxPacket,
+    Destination, Fault, Mtu, Packet, Payload, RecoveryMode, Requester, RequesterEnv,
+    SendCompletion, SendOp, SendSlot, Status, TxError, TxPacket,
 };
-use rrxe_testkit::{layout::extensions, ReorderBuffer};
+use rrxe_testkit::{layout::extensions, Op, ReorderBuffer, Request};
 use std::collections::VecDeque;
 
 /// Maximum number of events of one input; more only take time.
@@ -19,20 +20,20 @@ const EVENTS: usize = 200;
 const BUDGET: u32 = 64;
 
 /// The operations that a script names.
-const OPS: [SendOp; 13] = [
-    SendOp::Send,
-    SendOp::SendImm,
-    SendOp::SendInv,
-    SendOp::Write,
-    SendOp::WriteImm,
-    SendOp::Read,
-    SendOp::CompareSwap,
-    SendOp::FetchAdd,
-    SendOp::LocalInv,
-    SendOp::RegMr,
-    SendOp::BindMw,
-    SendOp::Flush,
-    SendOp::AtomicWrite,
+const OPS: [Op; 13] = [
+    Op::Send,
+    Op::SendImm,
+    Op::SendInv,
+    Op::Write,
+    Op::WriteImm,
+    Op::Read,
+    Op::CompareSwap,
+    Op::FetchAdd,
+    Op::LocalInv,
+    Op::RegMr,
+    Op::BindMw,
+    Op::Flush,
+    Op::AtomicWrite,
 ];
 
 /// State of an outstanding work request.
@@ -40,7 +41,6 @@ const OPS: [SendOp; 13] = [
 struct Work {
     op: SendOp,
     length: u32,
-    remote_addr: u64,
     signaled: bool,
     /// Number of the work request, counting from 0.
     number: usize,
@@ -64,7 +64,7 @@ struct World {
     outstanding: VecDeque<Work>,
     packet: Option<Fed>,
     fault: Option<(u8, Fault)>,
-    local_fault: Option<Fault>,
+    local_fault: Option<Status>,
     room: u32,
     sent: u32,
     completed: u32,
@@ -89,7 +89,7 @@ impl World {
 /// Returns the number of packets of a request or of a READ response.
 fn packets(op: SendOp, length: u32, mtu: u32) -> u32 {
     match op {
-        SendOp::Flush => 1,
+        SendOp::Flush { .. } => 1,
         _ => length.div_ceil(mtu).max(1),
     }
 }
@@ -125,7 +125,7 @@ impl RequesterEnv for World {
         // Index of the packet in its message.
         let at = match (packet.payload, work.op) {
             (Payload::Read { .. }, _) => panic!("a request with a READ's payload"),
-            (_, SendOp::Read) => {
+            (_, SendOp::Read { from }) => {
                 let va = u64::from_be_bytes(
                     head[12 + xrceth..20 + xrceth]
                         .try_into()
@@ -136,7 +136,7 @@ impl RequesterEnv for World {
                         .try_into()
                         .expect("four bytes"),
                 );
-                let offset = va.wrapping_sub(work.remote_addr);
+                let offset = va.wrapping_sub(from.va);
                 assert_eq!(
                     offset + u64::from(dma),
                     work.length.into(),
@@ -164,14 +164,14 @@ impl RequesterEnv for World {
             first,
             "another PSN than before"
         );
-        assert!(at <= work.sent || work.op == SendOp::Read, "skips a packet");
+        assert!(at <= work.sent || work.op.is_read(), "skips a packet");
         let packets = packets(work.op, work.length, mtu);
         work.sent = match work.op {
-            SendOp::Read => packets,
+            SendOp::Read { .. } => packets,
             _ => work.sent.max(at + 1),
         };
         let place = match (at == 0, at + 1 == packets) {
-            _ if work.op == SendOp::Read => None,
+            _ if work.op.is_read() => None,
             (true, true) => Some([0x04, 0x05, 0x17, 0x0a, 0x0b, 0x13, 0x14, 0x1c, 0x1d].as_slice()),
             (true, false) => Some([0x00, 0x06].as_slice()),
             (false, false) => Some([0x01, 0x07].as_slice()),
@@ -191,7 +191,7 @@ impl RequesterEnv for World {
         let len = self.packet.expect("places without a packet").payload;
         let mtu = self.mtu;
         let work = self.work(slot);
-        assert_eq!(work.op, SendOp::Read);
+        assert!(work.op.is_read());
         assert_ne!(work.sent, 0, "a response without a request");
         assert_eq!(offset % mtu, 0);
         let left = work.length.checked_sub(offset).expect("beyond the message");
@@ -219,7 +219,7 @@ impl RequesterEnv for World {
             .expect("completes what was not posted")
             .clone();
         assert_eq!(work.number, slot.local, "out of order");
-        assert_eq!(work.op, completion.op);
+        assert_eq!(work.op, slot.op);
         assert_eq!(work.signaled, completion.signaled);
         if completion.status == Status::Success {
             assert!(!self.failed && !work.fails, "success after failure");
@@ -230,7 +230,7 @@ impl RequesterEnv for World {
             } else {
                 assert_eq!(work.sent, packets(&work), "not all of it was sent");
             }
-            if work.op == SendOp::Read && work.length != 0 {
+            if work.op.is_read() && work.length != 0 {
                 assert!(
                     work.placed.iter().all(|&placed| placed),
                     "bytes are missing"
@@ -246,7 +246,7 @@ impl RequesterEnv for World {
         self.completed += 1;
     }
 
-    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Status> {
         assert!(!self.dead);
         let fault = self.local_fault.take();
         let work = self.work(slot);
@@ -272,34 +272,33 @@ impl End {
         let op = OPS[usize::from(kind) % OPS.len()];
         let mtu = self.world.mtu;
         let length = match (op, flags >> 5) {
-            (op, _) if op.is_atomic() || op.is_local() => 0,
-            (SendOp::AtomicWrite, 0..=5) => 8,
+            (op, _) if op.typed().is_atomic() || op.typed().is_local() => 0,
+            (Op::AtomicWrite, 0..=5) => 8,
             (_, 0) => u32::from(script.u8()),
             (_, 1) => u32::from(script.u8() & 31) * mtu,
             (_, 2) => 1 << 31,
             (_, 3) => script.u32(),
             _ => u32::from(script.u16()),
         };
-        let request = SendSlot {
-            op,
+        let to = Destination {
+            ah: 0,
+            qpn: PEER,
+            qkey: QKEY,
+        };
+        let request = Request {
             fence: flags & 1 != 0,
             signaled: flags & 2 != 0,
             solicited: flags & 4 != 0,
-            length,
-            remote_addr: match flags & 8 {
+            va: match flags & 8 {
                 0 => 0x1000,
                 _ => u64::MAX - 0x100,
             },
-            rkey_or_qkey: match self.world.service {
-                Service::Ud => QKEY,
-                _ => KEY,
-            },
-            imm_or_key: u32::from(kind),
-            compare_add: 1,
-            swap: 2,
-            remote_qpn: PEER,
-            local: self.posted,
-            ..SendSlot::default()
+            rkey: KEY,
+            key: kind.into(),
+            feth: Feth::from_bytes(&[0, 0, 0, kind]),
+            to: (self.world.service == Service::Ud).then_some(to),
+            srqn: PEER,
+            ..Request::new(op, length)
         };
         let full = self.world.outstanding.len() == self.slots.len();
         let Some(slot) = self.requester.free_slot(&mut self.slots) else {
@@ -307,7 +306,10 @@ impl End {
             return;
         };
         assert!(!full, "posted to a full queue");
-        *slot = request;
+        *slot = SendSlot {
+            local: self.posted,
+            ..request.into()
+        };
         self.requester.post(slot);
         self.posted += 1;
         let SendSlot { op, length, .. } = *slot;
@@ -315,14 +317,13 @@ impl End {
         self.world.outstanding.push_back(Work {
             op,
             length,
-            remote_addr: request.remote_addr,
             signaled: slot.signaled,
             number: slot.local,
-            fails: slot.fault.is_some(),
+            fails: matches!(op, SendOp::Invalid(_)),
             first_psn: None,
             sent: 0,
             placed: match op {
-                SendOp::Read => vec![false; packets.min(512) as usize],
+                SendOp::Read { .. } => vec![false; packets.min(512) as usize],
                 _ => Vec::new(),
             },
             placed_atomic: false,
@@ -532,7 +533,7 @@ pub fn run(data: &[u8]) {
                 let fault = [Fault::Protection, Fault::Malformed, Fault::Length];
                 end.world.fault = Some((script.u8() % 4, fault[usize::from(script.u8() % 3)]));
             }
-            0xf4..=0xf5 => end.world.local_fault = Some(Fault::Protection),
+            0xf4..=0xf5 => end.world.local_fault = Some(Status::LocQpOp),
             0xf6..=0xf7 => end.requester.pause(),
             // Moves from SQD or SQE back to RTS.
             0xf8..=0xfa => {

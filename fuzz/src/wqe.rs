@@ -13,14 +13,15 @@ use rrxe_core::{Fault, Mtu, Requester, SendOp};
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let [kind, sizes] = [script.u8(), script.u8()];
+    let service = Service::read(kind).core();
     let bounds = SendBounds {
+        service,
         is_user: true,
         signal_all: kind & 0x80 != 0,
         max_sge: u32::from(sizes % 33),
         max_inline: u32::from(sizes >> 5) * 128,
     };
-    let service = Service::read(kind);
-    let mut requester = Requester::new(service.core());
+    let mut requester = Requester::new(service);
     requester.mtu = Mtu::default();
     requester.start();
     while !script.is_empty() {
@@ -77,49 +78,50 @@ fn send(script: &mut Script<'_>, bounds: &SendBounds, requester: &mut Requester)
     wqe.decode(slot, bounds);
     assert_eq!((slot.local.index, slot.local.wr_id), (7, 1));
     if wqe.flags & 0xf0 != 0 {
-        assert!(matches!(slot.fault, Some(Fault::Malformed)));
+        assert!(matches!(slot.op, SendOp::Invalid(Fault::Malformed)));
     }
     let mut list = Vec::new();
     match slot.local.data {
-        Data::InEntry => {}
-        Data::Inline(n) => {
-            assert!(n <= bounds.max_inline, "beyond the entry");
+        Data::None => {}
+        Data::Inline => {
+            assert!(slot.length <= bounds.max_inline, "beyond the entry");
             assert!(wqe.flags & WQE_INLINE != 0);
-            set_length(slot, n.into());
         }
         Data::Segments(n) => {
-            assert!(n <= bounds.max_sge, "beyond the entry");
-            list = segments(script, n as usize);
+            assert!(u32::from(n) <= bounds.max_sge, "beyond the entry");
+            list = segments(script, n.into());
             set_length(slot, total(&list));
         }
     }
-    let decoded = slot.fault;
+    let decoded = slot.op;
     requester.post(slot);
     assert!(slot.length <= limits::MAX_MESSAGE);
-    if slot.fault.is_some() {
-        // The work request must fail, report that, and have no other effect.
-        assert_eq!((slot.op, slot.length), (SendOp::Send, 0));
-        assert!(slot.signaled && (decoded.is_none() || slot.fault == decoded));
+    if matches!(slot.op, SendOp::Invalid(_)) {
+        let was_invalid = matches!(decoded, SendOp::Invalid(_));
+        assert!(slot.length == 0 && (!was_invalid || slot.op == decoded));
         return;
     }
-    assert!(decoded.is_none(), "a fault is forgotten");
+    assert_eq!(slot.op, decoded, "the requester changes the operation");
     let known = matches!(wqe.opcode, 0..10 | 14 | 15);
     assert!(known, "an opcode that does not exist");
     let sum: u64 = list.iter().map(|s| u64::from(s.length)).sum();
     match slot.local.data {
-        Data::Inline(n) => {
-            assert_eq!((slot.length, wqe.inline_length, wqe.num_sge), (n, n, 0));
+        Data::Inline => {
+            assert_eq!((slot.length, wqe.num_sge), (wqe.inline_length, 0));
             assert!(!slot.op.is_read_or_atomic(), "no buffer for the response");
         }
-        Data::InEntry => {
+        Data::None => {
             assert_eq!(wqe.num_sge, 0);
             match slot.op {
-                SendOp::AtomicWrite => assert_eq!((slot.length, slot.swap), (8, wqe.op.swap)),
-                op => assert!(op == SendOp::Flush && slot.length < limits::MAX_MESSAGE),
+                SendOp::AtomicWrite { value, .. } => {
+                    assert_eq!((slot.length, value), (8, wqe.op.swap.to_ne_bytes()));
+                }
+                SendOp::Flush { .. } => assert!(slot.length < limits::MAX_MESSAGE),
+                op => panic!("{op:?} without data"),
             }
         }
         Data::Segments(n) => {
-            assert_eq!(u32::from(wqe.num_sge), n);
+            assert_eq!(wqe.num_sge, n);
             let no_length = slot.op.is_atomic() || slot.op.is_local();
             assert_eq!(u64::from(slot.length), if no_length { 0 } else { sum });
             assert!(!slot.op.is_atomic() || sum == 8);

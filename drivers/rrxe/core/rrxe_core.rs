@@ -75,7 +75,10 @@ pub use mtu::Mtu;
 pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;
 pub use reorder::{Buffered, Reorder};
-pub use requester::{RecoveryMode, Requester, RequesterEnv, SendCompletion, SendOp, SendSlot};
+pub use requester::{
+    Destination, DriverPart, Fence, RecoveryMode, Remote, Requester, RequesterEnv, SendCompletion,
+    SendExt, SendOp, SendSlot,
+};
 pub use responder::{
     AtomicOp, DomainId, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing,
     Responder, ResponderEnv, ResponderEvent,

@@ -3,7 +3,7 @@
 //! Work requests that change a key: fast registration, binding of windows, invalidation.
 
 use super::{is_inside, KeyUser, Kind, Mr, MrTable, CLOSED, REMOTE, TYPE_1, TYPE_2};
-use crate::pd::PdId;
+use crate::{pd::PdId, ring::wqe::NewKey};
 use kernel::sync::{
     atomic::{Full, Relaxed},
     Arc,
@@ -19,20 +19,6 @@ const FAST_ACCESS: u32 = REMOTE | access::LOCAL_WRITE;
 /// Rights that a window can be bound with. Local rights have no effect, because a window has no
 /// L_Key.
 const WINDOW_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::ZERO_BASED;
-
-/// A key that a work request makes valid.
-pub(crate) struct NewKey {
-    /// Its upper 24 bits name the window or the fast registration.
-    pub(crate) key: u32,
-    /// Window: the region's key.
-    pub(crate) lkey: u32,
-    /// The address of the first byte in work requests; for a window, in those of the region.
-    pub(crate) address: u64,
-    /// Bytes; 0 unbinds a window of type 1.
-    pub(crate) length: u64,
-    /// `IB_ACCESS_*` flags.
-    pub(crate) access: u64,
-}
 
 /// The binding of a window to its region, which can't be deregistered while this exists.
 pub(super) struct WindowBinding {

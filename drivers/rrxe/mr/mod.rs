@@ -16,7 +16,6 @@ mod change;
 mod memory;
 mod table;
 
-pub(crate) use change::NewKey;
 use change::WindowBinding;
 use memory::Memory;
 pub(crate) use table::{MrTable, Reference, Span};

@@ -6,16 +6,16 @@ use super::{
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
     scatter::Segments,
-    BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
+    service, BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
     device_core::DeviceCore,
     limits,
-    mr::{NewKey, Reference},
+    mr::Reference,
     ring::{
         abi::{self, Cqe, SendWqe, Sge},
-        wqe::{self, Data, LocalPart, SendBounds, SendSlot},
+        wqe::{self, Data, LocalOp, LocalPart, SendBounds, SendSlot},
         Consumer, Ring,
     },
     transport::{
@@ -137,6 +137,7 @@ impl SendSide {
             return Ok(fetched);
         };
         let bounds = SendBounds {
+            service: service(qp.qp_type),
             is_user: qp.is_user,
             signal_all: qp.signal_all,
             max_sge: qp.cap.max_send_sge,
@@ -151,14 +152,13 @@ impl SendSide {
             let wqe: SendWqe = consumer.next()?;
             wqe.decode(slot, &bounds);
             match slot.local.data {
-                Data::InEntry => {}
-                Data::Inline(n) => {
-                    let to = self.inline.get_mut(slot.local.index, n).ok_or(EINVAL)?;
-                    consumer.next_bytes(head, to)?;
-                    wqe::set_length(slot, n.into());
+                Data::None => {}
+                Data::Inline => {
+                    let to = self.inline.get_mut(slot.local.index, slot.length);
+                    consumer.next_bytes(head, to.ok_or(EINVAL)?)?;
                 }
                 Data::Segments(n) => {
-                    let to = self.segments.get_mut(slot.local.index, n);
+                    let to = self.segments.get_mut(slot.local.index, n.into());
                     let to = to.ok_or(EINVAL)?;
                     consumer.next_segments(head, to)?;
                     wqe::set_length(slot, wqe::total(to));
@@ -460,7 +460,7 @@ impl WorkData<'_> {
         let Data::Segments(n) = slot.local.data else {
             return Err(Fault::Malformed);
         };
-        let list = self.segments.get(slot.local.index, n);
+        let list = self.segments.get(slot.local.index, n.into());
         Ok(Segments {
             mrs: &self.ctx.qp.device.tables.mrs,
             burst: self.ctx.burst,
@@ -497,11 +497,11 @@ impl WorkData<'_> {
         let Payload::Send { offset, len } = payload else {
             return Ok(());
         };
-        let operand = slot.swap.to_ne_bytes();
-        let bytes = match slot.local.data {
-            Data::Segments(_) => return self.segments(slot)?.gather(offset, len, to),
-            Data::Inline(n) => self.inline.get(slot.local.index, n),
-            Data::InEntry => Some(operand.as_slice()),
+        let bytes = match (slot.local.data, &slot.op) {
+            (_, SendOp::AtomicWrite { value, .. }) => Some(value.as_slice()),
+            (Data::Segments(_), _) => return self.segments(slot)?.gather(offset, len, to),
+            (Data::Inline, _) => self.inline.get(slot.local.index, slot.length),
+            (Data::None, _) => None,
         };
         let bytes = bytes.and_then(|b| b.get(offset as usize..)?.get(..len as usize));
         to.push(bytes.ok_or(Fault::Malformed)?)
@@ -521,9 +521,9 @@ impl RequesterEnv for Env<'_> {
         let gather =
             |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
         let EventCtx { qp, burst, .. } = work.ctx;
-        if !qp.qp_type.is_connected() {
+        if let SendOp::Datagram { to, .. } = slot.op {
             let handles = &qp.device.tables.addresses;
-            let ah = handles.get(slot.local.ah, burst).map(arc_borrow_ref);
+            let ah = handles.get(to.ah, burst).map(arc_borrow_ref);
             let ah = ah.filter(|ah| ah.pd == qp.pd);
             let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
             let port = || path.info.udp_source_port(qp.number, 0);
@@ -584,7 +584,7 @@ impl RequesterEnv for Env<'_> {
             byte_len: completion.byte_len,
             qp_num: qp.number,
             status: completion.status as u8,
-            opcode: completion.op.wc_opcode(),
+            opcode: wqe::wc_opcode(&slot.op),
             vendor_err: completion.vendor_err,
             vlan_id: abi::NO_VLAN,
             ..Cqe::default()
@@ -597,21 +597,20 @@ impl RequesterEnv for Env<'_> {
         qp.device.tables.quotas.reserve_rnr_retry(qp.payer, now)
     }
 
-    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Status> {
         let EventCtx { qp, burst, .. } = self.work.ctx;
         let (mrs, by) = (&qp.device.tables.mrs, qp.keys(qp.pd));
-        let new_key = NewKey {
-            key: slot.rkey_or_qkey,
-            lkey: slot.remote_qpn,
-            address: slot.remote_addr,
-            length: slot.compare_add,
-            access: slot.swap,
+        let SendOp::Local(op) = &slot.op else {
+            return Err(Status::LocQpOp);
         };
-        match slot.op {
-            SendOp::LocalInv => mrs.invalidate(burst, by, slot.imm_or_key),
-            SendOp::BindMw => mrs.bind(burst, by, &new_key),
-            SendOp::RegMr => mrs.fast_reg(burst, by, &new_key),
-            _ => Err(Fault::Malformed),
-        }
+        let result = match op {
+            LocalOp::Invalidate(key) => mrs.invalidate(burst, by, *key),
+            LocalOp::BindMw(key) => mrs.bind(burst, by, key),
+            LocalOp::RegMr(key) => mrs.fast_reg(burst, by, key),
+        };
+        result.map_err(|fault| match (op, fault) {
+            (LocalOp::BindMw(_), Fault::Protection) => Status::MwBind,
+            _ => Status::LocQpOp,
+        })
     }
 }

@@ -8,7 +8,11 @@ use super::abi::{
     wr_opcode, RecvWqe, SendWqe, Sge, WQE_FENCE, WQE_INLINE, WQE_SIGNALED, WQE_SOLICITED,
 };
 use crate::limits;
-use rrxe_core::{wire::Feth, Fault, SendOp};
+use core::mem::size_of;
+use rrxe_core::{
+    wire::{Feth, ImmDt},
+    AtomicOp, Destination, DriverPart, Fault, Fence, Remote, SendExt, SendOp, Service,
+};
 
 /// The defined flags. Entries with other flags are refused, so that a later version of the ABI can
 /// define them.
@@ -17,6 +21,7 @@ const FLAGS: u8 = WQE_FENCE | WQE_INLINE | WQE_SIGNALED | WQE_SOLICITED;
 /// The capabilities of a send queue.
 #[derive(Clone, Copy)]
 pub(crate) struct SendBounds {
+    pub(crate) service: Service,
     /// The ring belongs to a user program. Only kernel consumers post fast registrations: programs
     /// register memory by a verb, which pins it.
     pub(crate) is_user: bool,
@@ -31,6 +36,9 @@ pub(crate) struct SendBounds {
 /// A send work request.
 pub(crate) type SendSlot = rrxe_core::SendSlot<LocalPart>;
 
+// The operation takes 48 bytes: an atomic and a local operation have 40 bytes of parameters.
+const _: () = assert!(size_of::<SendSlot>() == 88);
+
 /// The driver's part of a send work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LocalPart {
@@ -38,106 +46,193 @@ pub(crate) struct LocalPart {
     pub(crate) wr_id: u64,
     /// Index of the slot.
     pub(crate) index: u32,
-    /// UD: the address handle.
-    pub(crate) ah: u32,
     pub(crate) data: Data,
+}
+
+impl DriverPart for LocalPart {
+    type LocalOp = LocalOp;
 }
 
 /// The data of a send work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// Nothing follows the entry: the data of an ATOMIC WRITE is [`SendSlot::swap`].
+    /// Nothing follows the entry.
     #[default]
-    InEntry,
+    None,
     /// Number of data segments that follow the entry in the ring.
-    Segments(u32),
-    /// Bytes of payload that follow the entry in the ring.
-    Inline(u32),
+    Segments(u16),
+    /// The payload follows the entry in the ring: [`SendSlot::length`] bytes.
+    Inline,
+}
+
+/// A key that a work request makes valid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NewKey {
+    /// Its upper 24 bits name the window or the fast registration.
+    pub(crate) key: u32,
+    /// Window: the region's key.
+    pub(crate) lkey: u32,
+    /// The address of the first byte in work requests; for a window, in those of the region.
+    pub(crate) address: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub(crate) length: u64,
+    /// `IB_ACCESS_*` flags.
+    pub(crate) access: u64,
+}
+
+/// An operation that sends no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LocalOp {
+    /// Invalidates a key.
+    Invalidate(u32),
+    /// Binds a memory window.
+    BindMw(NewKey),
+    /// Registers a fast memory region.
+    RegMr(NewKey),
+}
+
+impl Default for LocalOp {
+    fn default() -> Self {
+        Self::Invalidate(0)
+    }
 }
 
 impl SendWqe {
     /// Decodes the entry into a slot. The caller must copy the data that follows the entry
-    /// ([`LocalPart::data`], within the bounds), and report its length by [`set_length`].
+    /// ([`LocalPart::data`], within the bounds), and report the length of segments by
+    /// [`set_length`].
     #[inline]
     pub(crate) fn decode(&self, slot: &mut SendSlot, bounds: &SendBounds) {
-        let op = self.send_op(bounds.is_user);
-        // These operations name no local memory.
-        let (in_entry, length) = match op {
-            Some(SendOp::AtomicWrite) => (true, Some(8)),
-            // The flush of a whole region has no length.
-            Some(SendOp::Flush) if self.imm_or_key >> 4 == u32::from(Feth::REGION) => {
-                (true, Some(0))
+        slot.op = self.send_op(bounds);
+        let (mut data, mut length, fits) = match slot.op {
+            SendOp::Invalid(_) => (Data::None, 0, false),
+            _ if self.flags & WQE_INLINE != 0 => {
+                let has_data = !slot.op.is_read_or_atomic() && !slot.op.is_local();
+                let fits = self.inline_length <= bounds.max_inline && self.num_sge == 0;
+                (Data::Inline, self.inline_length, fits && has_data)
             }
-            Some(SendOp::Flush) => (true, u32::try_from(self.op.compare_add).ok()),
-            _ => (false, Some(0)),
+            SendOp::AtomicWrite { .. } => (Data::None, 0, self.num_sge == 0),
+            SendOp::Flush { feth, .. } => {
+                // The flush of a whole region has no length.
+                let length = match feth.level {
+                    Feth::REGION => 0,
+                    _ => self.op.compare_add,
+                };
+                (Data::None, message_length(length), self.num_sge == 0)
+            }
+            _ => {
+                let fits = u32::from(self.num_sge) <= bounds.max_sge;
+                (Data::Segments(self.num_sge), 0, fits)
+            }
         };
-        let (inline, num_sge) = (self.flags & WQE_INLINE != 0, u32::from(self.num_sge));
-        let (data, fits) = if inline {
-            let fits = self.inline_length <= bounds.max_inline && num_sge == 0;
-            (Data::Inline(self.inline_length), fits)
-        } else if in_entry {
-            (Data::InEntry, num_sge == 0)
-        } else {
-            (Data::Segments(num_sge), num_sge <= bounds.max_sge)
+        if !fits || self.flags & !FLAGS != 0 || self.reserved != 0 {
+            slot.op = SendOp::Invalid(Fault::Malformed);
+            (data, length) = (Data::None, 0);
+        }
+        slot.fence = match slot.op {
+            SendOp::Local(LocalOp::Invalidate(_)) => Fence::All,
+            _ if self.flags & WQE_FENCE != 0 => Fence::Reads,
+            _ => Fence::None,
         };
-        let malformed = op.is_none()
-            || !fits
-            || self.flags & !FLAGS != 0
-            || self.reserved != 0
-            || inline && op.is_some_and(|op| op.is_read_or_atomic() || op.is_local());
-        slot.op = op.unwrap_or_default();
-        slot.fault = match length {
-            _ if malformed => Some(Fault::Malformed),
-            None => Some(Fault::Length),
-            Some(_) => None,
-        };
-        slot.fence = self.flags & WQE_FENCE != 0;
         slot.signaled = bounds.signal_all || self.flags & WQE_SIGNALED != 0;
         slot.solicited = self.flags & WQE_SOLICITED != 0;
-        slot.length = length.unwrap_or_default();
-        slot.remote_addr = self.op.remote_addr;
-        slot.rkey_or_qkey = self.op.rkey_or_qkey;
-        slot.imm_or_key = self.imm_or_key;
-        slot.compare_add = self.op.compare_add;
-        slot.swap = self.op.swap;
-        slot.remote_qpn = self.op.remote_qpn;
-        slot.local = LocalPart {
-            wr_id: self.wr_id,
-            index: slot.local.index,
-            ah: self.ah,
-            data: if malformed { Data::InEntry } else { data },
-        };
+        slot.length = length;
+        slot.srqn = self.op.remote_qpn;
+        slot.local.wr_id = self.wr_id;
+        slot.local.data = data;
     }
 
-    /// Returns the operation, if the opcode exists.
+    /// Returns the operation, which is invalid if the opcode does not exist.
     #[inline]
-    fn send_op(&self, is_user: bool) -> Option<SendOp> {
+    fn send_op(&self, bounds: &SendBounds) -> SendOp<LocalOp> {
+        let op = &self.op;
+        let at = Remote {
+            va: op.remote_addr,
+            rkey: op.rkey_or_qkey,
+        };
+        let to = Destination {
+            ah: self.ah,
+            qpn: op.remote_qpn,
+            qkey: op.rkey_or_qkey,
+        };
+        let new_key = NewKey {
+            key: op.rkey_or_qkey,
+            lkey: op.remote_qpn,
+            address: op.remote_addr,
+            length: op.compare_add,
+            access: op.swap,
+        };
+        let has_imm = matches!(
+            self.opcode,
+            wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM
+        );
+        let imm = has_imm.then_some(ImmDt::from_verbs(self.imm_or_key));
+        let send = |ext| SendOp::Send { ext };
+        let atomic = |op| SendOp::Atomic { at, op };
         match self.opcode {
-            wr_opcode::SEND => Some(SendOp::Send),
-            wr_opcode::SEND_WITH_IMM => Some(SendOp::SendImm),
-            wr_opcode::SEND_WITH_INV => Some(SendOp::SendInv),
-            wr_opcode::RDMA_WRITE => Some(SendOp::Write),
-            wr_opcode::RDMA_WRITE_WITH_IMM => Some(SendOp::WriteImm),
-            wr_opcode::RDMA_READ => Some(SendOp::Read),
-            wr_opcode::ATOMIC_CMP_AND_SWP => Some(SendOp::CompareSwap),
-            wr_opcode::ATOMIC_FETCH_AND_ADD => Some(SendOp::FetchAdd),
-            wr_opcode::FLUSH => Some(SendOp::Flush),
-            wr_opcode::ATOMIC_WRITE => Some(SendOp::AtomicWrite),
-            wr_opcode::LOCAL_INV => Some(SendOp::LocalInv),
-            wr_opcode::BIND_MW => Some(SendOp::BindMw),
-            wr_opcode::REG_MR if !is_user => Some(SendOp::RegMr),
-            _ => None,
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM if bounds.service == Service::Ud => {
+                SendOp::Datagram { imm, to }
+            }
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM => {
+                send(imm.map_or(SendExt::None, SendExt::Imm))
+            }
+            wr_opcode::SEND_WITH_INV => send(SendExt::Invalidate(self.imm_or_key)),
+            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => SendOp::Write { to: at, imm },
+            wr_opcode::RDMA_READ => SendOp::Read { from: at },
+            wr_opcode::ATOMIC_CMP_AND_SWP => atomic(AtomicOp::CompareSwap {
+                compare: op.compare_add,
+                swap: op.swap,
+            }),
+            wr_opcode::ATOMIC_FETCH_AND_ADD => atomic(AtomicOp::FetchAdd {
+                add: op.compare_add,
+            }),
+            wr_opcode::FLUSH => SendOp::Flush {
+                at,
+                feth: Feth::from_bytes(&[0, 0, 0, self.imm_or_key as u8]),
+            },
+            wr_opcode::ATOMIC_WRITE => SendOp::AtomicWrite {
+                to: at,
+                value: op.swap.to_ne_bytes(),
+            },
+            wr_opcode::LOCAL_INV => SendOp::Local(LocalOp::Invalidate(self.imm_or_key)),
+            wr_opcode::BIND_MW => SendOp::Local(LocalOp::BindMw(new_key)),
+            wr_opcode::REG_MR if !bounds.is_user => SendOp::Local(LocalOp::RegMr(new_key)),
+            _ => SendOp::Invalid(Fault::Malformed),
         }
     }
 }
 
-/// Sets the length of a work request to the number of bytes of the data that follows the entry.
+/// Converts a number of bytes to the length of a message. A length that does not fit is still
+/// longer than any message may be.
+#[inline]
+fn message_length(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Sets the length of a work request to the number of bytes of its segments.
 #[inline]
 pub(crate) fn set_length(slot: &mut SendSlot, bytes: u64) {
-    let length = u32::try_from(bytes).ok();
-    slot.length = length.unwrap_or_default();
-    if length.is_none() || slot.op.is_atomic() && bytes != 8 {
-        slot.fault = Some(Fault::Length);
+    slot.length = message_length(bytes);
+    if slot.op.is_atomic() && bytes != 8 {
+        slot.op = SendOp::Invalid(Fault::Length);
+    }
+}
+
+/// Returns the opcode of the completion: a value of `enum ib_wc_opcode`.
+pub(crate) fn wc_opcode(op: &SendOp<LocalOp>) -> u8 {
+    match op {
+        SendOp::Send { .. } | SendOp::Datagram { .. } | SendOp::Invalid(_) => 0,
+        SendOp::Write { .. } => 1,
+        SendOp::Read { .. } => 2,
+        SendOp::Atomic { op, .. } => match op {
+            AtomicOp::CompareSwap { .. } => 3,
+            AtomicOp::FetchAdd { .. } => 4,
+        },
+        SendOp::Local(LocalOp::BindMw(_)) => 5,
+        SendOp::Local(LocalOp::Invalidate(_)) => 6,
+        SendOp::Flush { .. } => 8,
+        SendOp::AtomicWrite { .. } => 9,
+        SendOp::Local(LocalOp::RegMr(_)) => 10,
     }
 }
 

@@ -5,8 +5,8 @@
 use crate::conversation::{attributes, conversation, request, slots, START};
 use crate::env::Sink;
 use crate::phases;
-use rrxe_core::{icrc, Packet, ParseError, Psn, Requester, SendOp, SendSlot};
-use rrxe_testkit::{Frame, Responder};
+use rrxe_core::{icrc, Packet, ParseError, Psn, Requester, SendSlot};
+use rrxe_testkit::{Frame, Op, Responder};
 use std::hint::black_box;
 
 /// Bytes of a long message: 16 packets.
@@ -54,16 +54,14 @@ pub fn cases() -> Vec<Case> {
         make,
     };
     vec![
-        case("parse, SEND ONLY", 1, || parse(0, SendOp::Send, SHORT)),
+        case("parse, SEND ONLY", 1, || parse(0, Op::Send, SHORT)),
         case("parse, WRITE FIRST", 1, || {
-            parse(0, SendOp::Write, LONG_MESSAGE)
+            parse(0, Op::Write, LONG_MESSAGE)
         }),
         case("parse, READ RESPONSE MIDDLE", 1, || {
-            parse_answer(1, SendOp::Read, LONG_MESSAGE)
+            parse_answer(1, Op::Read, LONG_MESSAGE)
         }),
-        case("parse, ACKNOWLEDGE", 1, || {
-            parse_answer(0, SendOp::Send, SHORT)
-        }),
+        case("parse, ACKNOWLEDGE", 1, || parse_answer(0, Op::Send, SHORT)),
         case("ICRC, 64 B", 1, || icrc_alone(64)),
         case("ICRC, 1 KiB", 1, || icrc_alone(1024)),
         case("ICRC, 4 KiB", 1, || icrc_alone(4096)),
@@ -77,26 +75,24 @@ pub fn cases() -> Vec<Case> {
             Box::new(IcrcBytesInRow(IcrcInput::new(0)))
         }),
         case("requester, WRITE 64 KiB", 16, || {
-            sender(SendOp::Write, LONG_MESSAGE, 1)
+            sender(Op::Write, LONG_MESSAGE, 1)
         }),
         case("requester, READ 64 KiB", 16, || {
-            sender(SendOp::Read, LONG_MESSAGE, 1)
+            sender(Op::Read, LONG_MESSAGE, 1)
         }),
-        case("requester, SEND 8 B", 1, || sender(SendOp::Send, SHORT, 1)),
+        case("requester, SEND 8 B", 1, || sender(Op::Send, SHORT, 1)),
         case("requester, SEND 8 B, lists of 16", 16, || {
-            sender(SendOp::Send, SHORT, LIST)
+            sender(Op::Send, SHORT, LIST)
         }),
         case("responder, WRITE 64 KiB", 16, || {
-            receiver(SendOp::Write, LONG_MESSAGE, 1)
+            receiver(Op::Write, LONG_MESSAGE, 1)
         }),
         case("responder, READ 64 KiB", 16, || {
-            receiver(SendOp::Read, LONG_MESSAGE, 1)
+            receiver(Op::Read, LONG_MESSAGE, 1)
         }),
-        case("responder, SEND 8 B", 1, || {
-            receiver(SendOp::Send, SHORT, 1)
-        }),
+        case("responder, SEND 8 B", 1, || receiver(Op::Send, SHORT, 1)),
         case("responder, SEND 8 B, lists of 16", 16, || {
-            receiver(SendOp::Send, SHORT, LIST)
+            receiver(Op::Send, SHORT, LIST)
         }),
     ]
 }
@@ -109,13 +105,13 @@ struct Parse {
 }
 
 /// Prepares parsing of the request packet at index `at`.
-fn parse(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
+fn parse(at: usize, op: Op, length: u32) -> Box<dyn Round> {
     let (requests, _) = conversation(request(op, length), 1);
     parse_of(&requests[at])
 }
 
 /// Prepares parsing of the response packet at index `at`.
-fn parse_answer(at: usize, op: SendOp, length: u32) -> Box<dyn Round> {
+fn parse_answer(at: usize, op: Op, length: u32) -> Box<dyn Round> {
     let (_, answers) = conversation(request(op, length), 1);
     parse_of(&answers[at])
 }
@@ -156,7 +152,7 @@ struct IcrcInput {
 impl IcrcInput {
     /// Creates a SEND ONLY with `payload` bytes.
     fn new(payload: usize) -> IcrcInput {
-        let (requests, _) = conversation(request(SendOp::Send, SHORT), 1);
+        let (requests, _) = conversation(request(Op::Send, SHORT), 1);
         let (ip, udp) = ([0x45; 20], [0x12; 8]);
         IcrcInput {
             ip,
@@ -278,7 +274,7 @@ struct Sender {
     sink: Sink,
 }
 
-fn sender(op: SendOp, length: u32, list: u32) -> Box<dyn Round> {
+fn sender(op: Op, length: u32, list: u32) -> Box<dyn Round> {
     let request = request(op, length);
     let (requests, answers) = conversation(request, list);
     let (answers, psns) = parsed(&answers);
@@ -350,7 +346,7 @@ struct Receiver {
     sink: Sink,
 }
 
-fn receiver(op: SendOp, length: u32, list: u32) -> Box<dyn Round> {
+fn receiver(op: Op, length: u32, list: u32) -> Box<dyn Round> {
     let (requests, answers) = conversation(request(op, length), list);
     let (requests, psns) = parsed(&requests);
     Box::new(Receiver {
@@ -405,10 +401,10 @@ mod tests {
     #[test]
     fn packets_of_a_round() {
         for (op, length, list, requests, answers) in [
-            (SendOp::Write, LONG_MESSAGE, 1, 16, 1),
-            (SendOp::Read, LONG_MESSAGE, 1, 1, 16),
-            (SendOp::Send, SHORT, 1, 1, 1),
-            (SendOp::Send, SHORT, LIST, 16, 1),
+            (Op::Write, LONG_MESSAGE, 1, 16, 1),
+            (Op::Read, LONG_MESSAGE, 1, 1, 16),
+            (Op::Send, SHORT, 1, 1, 1),
+            (Op::Send, SHORT, LIST, 16, 1),
         ] {
             let (sent, answered) = conversation(request(op, length), list);
             assert_eq!((sent.len(), answered.len()), (requests, answers), "{op:?}");

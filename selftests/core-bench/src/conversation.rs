@@ -4,8 +4,8 @@
 //! packets.
 
 use crate::env::RECEIVE;
-use rrxe_core::{Mtu, SendOp, SendSlot};
-use rrxe_testkit::{Attributes, Frame, Host, BASE, RKEY};
+use rrxe_core::{Mtu, SendSlot};
+use rrxe_testkit::{Attributes, Frame, Host, Op, Request};
 
 /// Depth of the send queue in work requests.
 const DEPTH: usize = 64;
@@ -32,15 +32,10 @@ pub fn slots() -> Vec<SendSlot> {
 }
 
 /// Returns a work request.
-pub fn request(op: SendOp, length: u32) -> SendSlot {
-    SendSlot {
-        op,
-        length,
-        remote_addr: BASE,
-        rkey_or_qkey: RKEY,
-        signaled: true,
-        ..SendSlot::default()
-    }
+pub fn request(op: Op, length: u32) -> SendSlot {
+    let mut request = Request::new(op, length);
+    request.signaled = true;
+    request.into()
 }
 
 /// Returns the packets of both ends, in order, for `count` work requests posted together.

@@ -72,7 +72,7 @@ impl RequesterEnv for Sink {
         self.complete(completion.status);
     }
 
-    fn local_op(&mut self, _slot: &SendSlot) -> Result<(), Fault> {
+    fn local_op(&mut self, _slot: &SendSlot) -> Result<(), Status> {
         self.wrong += 1;
         black_box(Ok(()))
     }

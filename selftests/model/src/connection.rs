@@ -4,7 +4,7 @@
 
 use crate::snapshot::{key, Key};
 use rrxe_core::*;
-use rrxe_testkit::{Attributes, Responder};
+use rrxe_testkit::{Attributes, Op, Operands, Request, Responder};
 use stateright::{Model, Property};
 use std::hash::{Hash, Hasher};
 
@@ -15,7 +15,6 @@ pub const DONE: &str = "all can be done";
 const MTU: u32 = 256;
 /// The first PSN: the messages cross the end of the PSN space.
 const PSN: u32 = 0xff_ffff;
-const RKEY: u32 = 0x77;
 /// Start time in nanoseconds. Only timers advance the time.
 const START: u64 = 1 << 40;
 
@@ -54,13 +53,13 @@ impl Kind {
         }
     }
 
-    fn op(self) -> SendOp {
+    fn op(self) -> Op {
         match self {
-            Kind::Send1 | Kind::Send2 => SendOp::Send,
-            Kind::Write2 => SendOp::Write,
-            Kind::WriteImm1 => SendOp::WriteImm,
-            Kind::Read1 | Kind::Read2 => SendOp::Read,
-            Kind::FetchAdd => SendOp::FetchAdd,
+            Kind::Send1 | Kind::Send2 => Op::Send,
+            Kind::Write2 => Op::Write,
+            Kind::WriteImm1 => Op::WriteImm,
+            Kind::Read1 | Kind::Read2 => Op::Read,
+            Kind::FetchAdd => Op::FetchAdd,
         }
     }
 
@@ -257,7 +256,7 @@ impl RequesterEnv for World {
         }
     }
 
-    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Status> {
         self.violated(format!("{} is no local operation", slot.local));
         Ok(())
     }
@@ -473,14 +472,17 @@ impl Model for Connection {
         for (message, kind) in self.kinds.iter().enumerate() {
             let slot = requester.free_slot(&mut slots);
             let slot = slot.expect("there are enough slots");
+            let request = Request {
+                va: address(message),
+                atomic: Operands {
+                    compare_add: 1,
+                    swap: 0,
+                },
+                ..Request::new(kind.op(), kind.length())
+            };
             *slot = SendSlot {
-                op: kind.op(),
-                length: kind.length(),
-                remote_addr: address(message),
-                rkey_or_qkey: RKEY,
-                compare_add: 1,
                 local: message,
-                ..SendSlot::default()
+                ..request.into()
             };
             requester.post(slot);
         }

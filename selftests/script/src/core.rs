@@ -10,11 +10,12 @@ use crate::endpoint::{
     Completion, EndPoint, QpSpec, Query, Refused, Region, Result, SendPost, State, Wait, PEER_QPN,
 };
 use crate::packet::{Seen, ROCE_PORT};
+use rrxe_core::wire::{Feth, ImmDt};
 use rrxe_core::{
-    Fault, Mtu, Packet, RecoveryMode, RecvCompletion, RecvOpcode, Resource, ResponderEvent,
-    SendCompletion, SendOp, SendSlot, Service, Status,
+    AtomicOp, Destination, Fault, Mtu, Packet, RecoveryMode, RecvCompletion, RecvOpcode, Resource,
+    ResponderEvent, SendCompletion, SendOp, SendSlot, Service, Status,
 };
-use rrxe_testkit::{Buffer, Done, Frame, Host};
+use rrxe_testkit::{Buffer, Done, Frame, Host, Op, Operands, Request};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
@@ -45,13 +46,15 @@ fn status(status: Status) -> String {
 
 /// Returns a completed send work request in the words of scripts.
 fn sent(done: Done<SendCompletion>) -> Completion {
-    let op = match done.completion.op {
-        SendOp::Write | SendOp::WriteImm => "write",
-        SendOp::Read => "read",
-        SendOp::CompareSwap => "cmp-swap",
-        SendOp::FetchAdd => "fetch-add",
-        SendOp::Flush => "flush",
-        SendOp::AtomicWrite => "atomic-write",
+    let op = match done.op.expect("it was posted") {
+        SendOp::Write { .. } => "write",
+        SendOp::Read { .. } => "read",
+        SendOp::Atomic { op, .. } => match op {
+            AtomicOp::CompareSwap { .. } => "cmp-swap",
+            AtomicOp::FetchAdd { .. } => "fetch-add",
+        },
+        SendOp::Flush { .. } => "flush",
+        SendOp::AtomicWrite { .. } => "atomic-write",
         _ => "send",
     };
     Completion {
@@ -228,6 +231,7 @@ impl Qp {
             .received
             .extend(driver.rq.drain(..).map(|buffer| Done {
                 wr_id: buffer.wr_id,
+                op: None,
                 completion: flushed,
                 data: buffer.data,
             }));
@@ -427,41 +431,44 @@ impl EndPoint for Core {
             return Err(Refused::Errno(22));
         }
         let op = match post.op.as_str() {
-            "send" => SendOp::Send,
-            "send-imm" => SendOp::SendImm,
-            "send-inv" => SendOp::SendInv,
-            "write" => SendOp::Write,
-            "write-imm" => SendOp::WriteImm,
-            "read" => SendOp::Read,
-            "cmp-swap" => SendOp::CompareSwap,
-            "fetch-add" => SendOp::FetchAdd,
-            "flush" => SendOp::Flush,
-            "atomic-write" => SendOp::AtomicWrite,
+            "send" => Op::Send,
+            "send-imm" => Op::SendImm,
+            "send-inv" => Op::SendInv,
+            "write" => Op::Write,
+            "write-imm" => Op::WriteImm,
+            "read" => Op::Read,
+            "cmp-swap" => Op::CompareSwap,
+            "fetch-add" => Op::FetchAdd,
+            "flush" => Op::Flush,
+            "atomic-write" => Op::AtomicWrite,
             other => return Err(Refused::Broken(format!("no work request {other}"))),
         };
-        let imm_or_key = match op {
-            SendOp::SendInv | SendOp::Flush => post.imm,
-            _ => u32::from_ne_bytes(post.imm.to_be_bytes()),
+        let to = Destination {
+            ah: 0,
+            qpn: post.qpn,
+            qkey: post.qkey,
         };
-        let request = SendSlot {
+        let request = Request {
             op,
             fence: post.fence,
             signaled: post.signaled,
             solicited: post.solicited,
             length: post.data.len() as u32,
-            remote_addr: post.va,
-            rkey_or_qkey: match qp.service {
-                Service::Ud => post.qkey,
-                _ => post.rkey,
+            va: post.va,
+            rkey: post.rkey,
+            imm: ImmDt(post.imm.to_be_bytes()),
+            key: post.imm,
+            feth: Feth::from_bytes(&post.imm.to_be_bytes()),
+            atomic: Operands {
+                compare_add: post.compare,
+                swap: post.swap,
             },
-            imm_or_key,
-            compare_add: post.compare,
-            swap: post.swap,
-            remote_qpn: post.qpn,
-            ..SendSlot::default()
+            to: (qp.service == Service::Ud).then_some(to),
+            srqn: post.qpn,
         };
+        let request = SendSlot::from(request);
         // As the provider does (H-08).
-        if !qp.host.requester.supports(op) {
+        if !qp.host.requester.supports(&request.op) {
             return Err(Refused::Errno(22));
         }
         let buffer = buffer(post.id, post.data.clone(), post.bad_lkey);

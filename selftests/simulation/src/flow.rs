@@ -3,7 +3,8 @@
 //! One direction of a connection: the posted work requests and their state so far. The simulator
 //! checks the core against it.
 
-use rrxe_core::{wire::Operation, Fault, Mtu, Psn, SendOp, Service, Status};
+use rrxe_core::{wire::Operation, Fault, Mtu, Psn, Service, Status};
+use rrxe_testkit::Op;
 
 /// The reason why a work request must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Trap {
 /// A posted send work request.
 #[derive(Clone, Debug)]
 pub struct Message {
-    pub op: SendOp,
+    pub op: Op,
     pub len: u32,
     /// Offset of its data in the random table.
     pub data: u32,
@@ -61,7 +62,7 @@ pub struct Message {
 impl Message {
     /// Returns whether it consumes a receive work request.
     pub fn receives(&self) -> bool {
-        self.op.uses_receive()
+        self.op.typed().uses_receive()
     }
 
     /// Returns the operation of its packet at this index.
@@ -76,26 +77,26 @@ impl Message {
             (true, true) => all[3],
         };
         match self.op {
-            SendOp::Send => of([O::SendFirst, O::SendMiddle, O::SendLast, O::SendOnly]),
-            SendOp::SendImm => of([O::SendFirst, O::SendMiddle, O::SendLastImm, O::SendOnlyImm]),
-            SendOp::SendInv => of([
+            Op::Send => of([O::SendFirst, O::SendMiddle, O::SendLast, O::SendOnly]),
+            Op::SendImm => of([O::SendFirst, O::SendMiddle, O::SendLastImm, O::SendOnlyImm]),
+            Op::SendInv => of([
                 O::SendFirst,
                 O::SendMiddle,
                 O::SendLastInvalidate,
                 O::SendOnlyInvalidate,
             ]),
-            SendOp::Write => of([O::WriteFirst, O::WriteMiddle, O::WriteLast, O::WriteOnly]),
-            SendOp::WriteImm => of([
+            Op::Write => of([O::WriteFirst, O::WriteMiddle, O::WriteLast, O::WriteOnly]),
+            Op::WriteImm => of([
                 O::WriteFirst,
                 O::WriteMiddle,
                 O::WriteLastImm,
                 O::WriteOnlyImm,
             ]),
-            SendOp::Read => O::ReadRequest,
-            SendOp::CompareSwap => O::CompareSwap,
-            SendOp::FetchAdd => O::FetchAdd,
-            SendOp::Flush => O::Flush,
-            SendOp::AtomicWrite => O::AtomicWrite,
+            Op::Read => O::ReadRequest,
+            Op::CompareSwap => O::CompareSwap,
+            Op::FetchAdd => O::FetchAdd,
+            Op::Flush => O::Flush,
+            Op::AtomicWrite => O::AtomicWrite,
             _ => O::Unsupported,
         }
     }
@@ -247,7 +248,7 @@ impl Flow {
     pub fn is_inside_of_send(&self) -> bool {
         let message = self.messages.get(self.cursor);
         message.is_some_and(|message| {
-            let send = message.receives() && message.op != SendOp::WriteImm;
+            let send = message.receives() && message.op != Op::WriteImm;
             send && message.first < self.executed
         })
     }
@@ -271,13 +272,16 @@ impl Flow {
             || self.deregistered
             || message.trap == Trap::Invalidate
             // The responder no longer answers duplicates whose resources were overwritten.
-            || self.mismatched && message.op.is_read_or_atomic();
+            || self.mismatched && message.op.typed().is_read_or_atomic();
         match status {
             Status::Success => {
                 let executed = match self.service {
-                    Service::Rc | Service::Xrc if message.op.is_local() => message.done,
+                    Service::Rc | Service::Xrc if message.op.typed().is_local() => message.done,
                     Service::Rc | Service::Xrc => self.executed >= message.first + message.packets,
-                    _ => message.op.is_local() || self.sent >= message.first + message.packets,
+                    _ => {
+                        message.op.typed().is_local()
+                            || self.sent >= message.first + message.packets
+                    }
                 };
                 executed && matches!(message.trap, Trap::None | Trap::Qkey)
             }
@@ -299,12 +303,12 @@ impl Flow {
             Status::RemInvReq => {
                 matches!(message.trap, Trap::Alignment | Trap::Queue)
                     || self.too_short && message.receives()
-                    || self.mismatched && message.op.is_read_or_atomic()
+                    || self.mismatched && message.op.typed().is_read_or_atomic()
             }
             Status::RemOp => self.receive_fault && message.receives(),
-            Status::MwBind => message.op == SendOp::BindMw && message.trap != Trap::None,
+            Status::MwBind => message.op == Op::BindMw && message.trap != Trap::None,
             status => match message.trap {
-                Trap::Local(_, _) if message.op.is_local() => status == Status::LocQpOp,
+                Trap::Local(_, _) if message.op.typed().is_local() => status == Status::LocQpOp,
                 Trap::Local(fault, _) => status == fault.status(),
                 _ => false,
             },

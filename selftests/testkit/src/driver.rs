@@ -29,6 +29,8 @@ impl Buffer {
 /// A completed work request.
 pub struct Done<C> {
     pub wr_id: u64,
+    /// The operation of a send work request.
+    pub op: Option<SendOp>,
     pub completion: C,
     pub data: Vec<u8>,
 }
@@ -73,8 +75,8 @@ pub struct Driver {
     pub room: Option<u32>,
     /// Error returned for packets instead of sending them.
     pub refuse: Option<TxError>,
-    /// Error of local operations.
-    pub local_fault: Option<Fault>,
+    /// Status of local operations that fail.
+    pub local_fault: Option<Status>,
     /// Earliest time of the RNR retries that the driver limits, and their number so far.
     pub rnr_retry: (u64, u32),
     /// Payload of the packet being handled.
@@ -160,12 +162,13 @@ impl RequesterEnv for Driver {
         let buffer = std::mem::take(&mut self.sq[slot.local]);
         self.sent.push_back(Done {
             wr_id: buffer.wr_id,
+            op: Some(slot.op),
             completion,
             data: buffer.data,
         });
     }
 
-    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Status> {
         self.local_ops.push(slot.local);
         self.local_fault.map_or(Ok(()), Err)
     }
@@ -257,6 +260,7 @@ impl ResponderEnv for Driver {
         let buffer = self.current.take().expect("it was fetched");
         self.received.push_back(Done {
             wr_id: buffer.wr_id,
+            op: None,
             completion,
             data: buffer.data,
         });

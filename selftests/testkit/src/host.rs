@@ -12,6 +12,7 @@ use rrxe_core::{
 
 /// One endpoint: a queue pair and its driver.
 pub struct Host {
+    pub service: Service,
     pub requester: Requester,
     pub responder: Responder,
     pub slots: Vec<SendSlot>,
@@ -34,6 +35,7 @@ impl Host {
     /// Returns an endpoint in the Reset state, without memory and without reorder buffers.
     pub fn reset(service: Service, depth: usize) -> Host {
         Host {
+            service,
             requester: Requester::new(service),
             responder: Responder::new(service),
             slots: vec![SendSlot::default(); depth],
@@ -98,7 +100,7 @@ impl Host {
 
     /// Posts a send work request with this local memory (data to send, or the buffer of a READ).
     /// Returns its number, or `None` if the queue is full.
-    pub fn post(&mut self, request: SendSlot, data: Vec<u8>) -> Option<u64> {
+    pub fn post(&mut self, request: impl Into<SendSlot>, data: Vec<u8>) -> Option<u64> {
         let wr_id = self.driver.sq.len() as u64;
         let buffer = Buffer {
             wr_id,
@@ -110,10 +112,13 @@ impl Host {
     }
 
     /// Posts a send work request with this buffer, if the queue is not full.
-    pub fn post_buffer(&mut self, request: SendSlot, buffer: Buffer) -> Option<()> {
+    pub fn post_buffer(&mut self, request: impl Into<SendSlot>, buffer: Buffer) -> Option<()> {
         let slot = self.requester.free_slot(&mut self.slots)?;
         let local = self.driver.sq.len();
-        *slot = SendSlot { local, ..request };
+        *slot = SendSlot {
+            local,
+            ..request.into()
+        };
         self.requester.post(slot);
         self.driver.sq.push(buffer);
         Some(())

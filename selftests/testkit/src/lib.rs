@@ -15,6 +15,7 @@ pub mod layout;
 mod pair;
 mod random;
 mod reorder_buffer;
+mod request;
 mod schedule;
 
 pub use attributes::*;
@@ -25,6 +26,7 @@ pub use host::*;
 pub use pair::*;
 pub use random::Random;
 pub use reorder_buffer::ReorderBuffer;
+pub use request::{Op, Operands, Request, DATAGRAM};
 pub use schedule::Schedule;
 
 use rrxe_core::{wire, Ext, Packet, Psn, Service};

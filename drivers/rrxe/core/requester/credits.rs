@@ -8,7 +8,7 @@
 //! requester sends a single such message, whose last packet asks for an acknowledgement that brings
 //! new credits (D-15, D-19). There is no limit unless the peer reports one.
 
-use super::{Requester, SendOp, SendSlot};
+use super::{DriverPart, Requester, SendOp, SendSlot};
 use crate::congestion::CongestionControl;
 use crate::wire::{credits, Operation, Syndrome};
 use crate::{Ext, Packet};
@@ -27,13 +27,13 @@ pub(super) struct Credits {
 impl Credits {
     /// Notes that the last packet of a message was sent.
     #[inline]
-    pub(super) fn on_sent(&mut self, op: SendOp) {
+    pub(super) fn on_sent<L>(&mut self, op: &SendOp<L>) {
         self.sent = self.sent.wrapping_add(u32::from(op.uses_receive()));
     }
 
     /// Notes that the oldest message is complete.
     #[inline]
-    pub(super) fn on_completed(&mut self, op: SendOp) {
+    pub(super) fn on_completed<L>(&mut self, op: &SendOp<L>) {
         self.completed = self.completed.wrapping_add(u32::from(op.uses_receive()));
         debug_assert!(
             self.sent == self.completed || is_beyond(self.sent, self.completed),
@@ -73,7 +73,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether the peer has room for this message, as far as it has reported. A message
     /// that has started continues.
     #[inline]
-    pub(super) fn has_credit<P>(&self, slot: &SendSlot<P>) -> bool {
+    pub(super) fn has_credit<P: DriverPart>(&self, slot: &SendSlot<P>) -> bool {
         !slot.op.uses_receive() || slot.is_within(self.psn.next) || self.credits.is_left()
     }
 

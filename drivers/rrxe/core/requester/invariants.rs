@@ -6,7 +6,7 @@
 
 use super::loss::MAX_UNCOUNTED_RETRIES;
 use super::request::SlotState;
-use super::{RecoveryMode, Requester, SendOp, SendSlot, State};
+use super::{DriverPart, RecoveryMode, Requester, SendSlot, State};
 use crate::congestion::CongestionControl;
 use crate::psn::MAX_OUTSTANDING;
 
@@ -16,7 +16,7 @@ const MAX_EXAMINED: u32 = 64;
 impl<C: CongestionControl> Requester<C> {
     /// Asserts what holds between two events.
     #[inline]
-    pub(super) fn assert_invariants<P>(&self, slots: &[SendSlot<P>]) {
+    pub(super) fn assert_invariants<P: DriverPart>(&self, slots: &[SendSlot<P>]) {
         if cfg!(debug_assertions) {
             self.assert_cursors(slots);
             self.assert_psns();
@@ -32,7 +32,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Asserts the order of the cursors in the ring of slots.
-    fn assert_cursors<P>(&self, slots: &[SendSlot<P>]) {
+    fn assert_cursors<P: DriverPart>(&self, slots: &[SendSlot<P>]) {
         let outstanding = self.queue.head.wrapping_sub(self.queue.tail);
         debug_assert!(
             self.queue.next.wrapping_sub(self.queue.tail) <= outstanding,
@@ -156,7 +156,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Asserts the states and the PSNs of the oldest work requests. They are executed in order, so
     /// none has started behind one that has not.
-    fn assert_slots<P>(&self, slots: &[SendSlot<P>]) {
+    fn assert_slots<P: DriverPart>(&self, slots: &[SendSlot<P>]) {
         if self.state != State::Ready {
             return;
         }
@@ -191,7 +191,7 @@ impl<C: CongestionControl> Requester<C> {
                 );
                 psn = slot.last_psn().next();
                 reads = reads.wrapping_add(u32::from(slot.op.is_read_or_atomic()));
-                let last = slot.op == SendOp::Read || slot.progress.packets == 1;
+                let last = slot.op.is_read() || slot.progress.packets == 1;
                 debug_assert!(
                     !last || slot.last_psn().since(self.psn.una) < self.psn.end.since(self.psn.una),
                     "a request was sent without all of its PSNs"

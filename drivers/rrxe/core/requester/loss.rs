@@ -32,7 +32,7 @@
 use super::peer::{Arq, ReadRestart};
 use super::rtt::MIN_PTO;
 use super::scoreboard::Scoreboard;
-use super::{RecoveryMode, Requester, SendSlot};
+use super::{DriverPart, RecoveryMode, Requester, SendSlot};
 use crate::congestion::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
 
@@ -284,7 +284,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Notes that the lost packet was retransmitted. Returns the number of packets of the repair.
-    pub(super) fn on_repair_sent<P>(&mut self, now: u64, slot: &SendSlot<P>) -> u32 {
+    pub(super) fn on_repair_sent<P: DriverPart>(&mut self, now: u64, slot: &SendSlot<P>) -> u32 {
         let Some(repair) = &mut self.loss.repair else {
             return 0;
         };

@@ -21,13 +21,15 @@ mod transmit;
 
 pub use crate::congestion::{MAX_WINDOW, WINDOW};
 pub(crate) use request::ATOMIC_WRITE_LEN;
-pub use request::{SendCompletion, SendOp, SendSlot, SlotProgress};
+pub use request::{
+    Destination, DriverPart, Fence, Remote, SendCompletion, SendExt, SendOp, SendSlot, SlotProgress,
+};
 pub use rtt::MIN_PTO;
 
 use crate::congestion::{self, Congestion, CongestionControl};
 use crate::gap::GapDetector;
 use crate::psn::Psn;
-use crate::{Fault, Mtu, Packet, Service, TxError, TxPacket};
+use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
 use credits::Credits;
 use loss::Loss;
 use peer::{Arq, Peer, ReadRestart};
@@ -83,7 +85,7 @@ pub enum RecoveryMode {
 /// Operations that the requester needs from the driver, each for a work request.
 pub trait RequesterEnv {
     /// The driver's part of a slot.
-    type Local;
+    type Local: DriverPart;
 
     /// Takes a packet to send. See [`TxError`] for the errors; `RemoteAccess` does not apply to a
     /// requester and counts as a malformed work request.
@@ -124,8 +126,8 @@ pub trait RequesterEnv {
     /// the slot's data, and raises a completion if [`SendCompletion::report`] says so.
     fn complete(&mut self, slot: &SendSlot<Self::Local>, completion: SendCompletion);
 
-    /// Executes a work request that sends no packet ([`SendOp::is_local`]), in posting order.
-    fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Fault>;
+    /// Executes a [`SendOp::Local`], in posting order. Returns the status of a failure.
+    fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Status>;
 
     /// Reserves a retry of a request whose receiver has not been ready for long. Returns the
     /// earliest time of the retry, in nanoseconds: `now` unless the driver limits the rate of these
@@ -385,7 +387,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Returns whether the queue is paused and no started work request is outstanding (J-06).
-    pub fn is_drained<P>(&self, slots: &[SendSlot<P>]) -> bool {
+    pub fn is_drained<P: DriverPart>(&self, slots: &[SendSlot<P>]) -> bool {
         let tail = self.slot(slots, self.queue.tail);
         self.paused && tail.is_none_or(|slot| slot.progress.state == SlotState::Posted)
     }
@@ -393,7 +395,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether a work request can be posted. Always false if the number of slots is not a
     /// power of two.
     #[inline]
-    pub fn can_post<P>(&self, slots: &[SendSlot<P>]) -> bool {
+    pub fn can_post<P: DriverPart>(&self, slots: &[SendSlot<P>]) -> bool {
         slots.len().is_power_of_two()
             && (self.queue.head.wrapping_sub(self.queue.tail) as usize) < slots.len()
     }

@@ -5,95 +5,171 @@
 use super::{Requester, MAX_MESSAGE};
 use crate::congestion::CongestionControl;
 use crate::psn::Psn;
-use crate::wire::Operation;
-use crate::{Fault, Service, Status};
+use crate::wire::{Feth, ImmDt, Operation};
+use crate::{AtomicOp, Fault, Service, Status};
 
 /// Length of an atomic write in bytes (IBA A19).
 pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
 
-/// Operation of a send work request.
+/// A place in the peer's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SendOp {
-    /// SEND.
-    #[default]
-    Send,
-    /// SEND with immediate data.
-    SendImm,
-    /// SEND that invalidates a key of the peer.
-    SendInv,
-    /// RDMA WRITE.
-    Write,
-    /// RDMA WRITE with immediate data.
-    WriteImm,
-    /// RDMA READ.
-    Read,
-    /// Atomic compare and swap of 8 bytes.
-    CompareSwap,
-    /// Atomic fetch and add of 8 bytes.
-    FetchAdd,
-    /// FLUSH (IBA A19): makes earlier writes to remote memory visible or persistent before it
-    /// completes.
-    Flush,
-    /// Atomic write of 8 bytes (IBA A19).
-    AtomicWrite,
-    /// Invalidates a local key: sends no packet.
-    LocalInv,
-    /// Registers a fast memory region: sends no packet.
-    RegMr,
-    /// Binds a memory window: sends no packet.
-    BindMw,
+pub struct Remote {
+    /// Address in the region that `rkey` names.
+    pub va: u64,
+    /// Key of the region.
+    pub rkey: u32,
 }
 
-impl SendOp {
+/// The destination of a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination {
+    /// The driver's number of an address handle, which the requester does not use.
+    pub ah: u32,
+    /// Queue pair number.
+    pub qpn: u32,
+    /// Q_Key.
+    pub qkey: u32,
+}
+
+/// The value that the last packet of a SEND brings besides its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendExt {
+    /// None.
+    #[default]
+    None,
+    /// Immediate data.
+    Imm(ImmDt),
+    /// A key that the peer invalidates.
+    Invalidate(u32),
+}
+
+/// Operation of a send work request, with its parameters. `L` is the driver's type of local
+/// operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp<L = ()> {
+    /// SEND over a connection.
+    Send {
+        /// Immediate data, or a key to invalidate.
+        ext: SendExt,
+    },
+    /// SEND of a datagram (UD).
+    Datagram {
+        /// Immediate data.
+        imm: Option<ImmDt>,
+        /// The destination.
+        to: Destination,
+    },
+    /// RDMA WRITE.
+    Write {
+        /// Start of the memory to write.
+        to: Remote,
+        /// Immediate data, which consumes a receive work request of the peer.
+        imm: Option<ImmDt>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Start of the memory to read.
+        from: Remote,
+    },
+    /// Atomic operation on 8 bytes.
+    Atomic {
+        /// The bytes, at a multiple of 8.
+        at: Remote,
+        /// The operation.
+        op: AtomicOp,
+    },
+    /// Atomic write of 8 bytes (IBA A19).
+    AtomicWrite {
+        /// The bytes to write, at a multiple of 8.
+        to: Remote,
+        /// Their new value, in the order of memory.
+        value: [u8; 8],
+    },
+    /// FLUSH (IBA A19): makes earlier writes to remote memory visible or persistent before it
+    /// completes.
+    Flush {
+        /// Start of the memory to flush.
+        at: Remote,
+        /// The guarantees, and the part of the region.
+        feth: Feth,
+    },
+    /// An operation of the driver, which sends no packet.
+    Local(L),
+    /// A malformed work request, which fails with this fault when it is executed.
+    Invalid(Fault),
+}
+
+impl<L> Default for SendOp<L> {
+    fn default() -> SendOp<L> {
+        SendOp::Send { ext: SendExt::None }
+    }
+}
+
+impl<L> SendOp<L> {
     /// Returns whether this is a READ, atomic, FLUSH or atomic write: an operation with an answer
     /// of its own, which alone completes the work request.
     #[inline]
-    pub const fn is_read_or_atomic(self) -> bool {
-        self.is_atomic() || matches!(self, SendOp::Read | SendOp::Flush | SendOp::AtomicWrite)
+    pub const fn is_read_or_atomic(&self) -> bool {
+        self.is_atomic()
+            || self.is_read()
+            || matches!(self, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
     }
 
     /// Returns whether the request packets carry the work request's data.
     #[inline]
-    pub const fn carries_data(self) -> bool {
-        !self.is_read_or_atomic() || matches!(self, SendOp::AtomicWrite)
+    pub const fn carries_data(&self) -> bool {
+        !self.is_read_or_atomic() || matches!(self, SendOp::AtomicWrite { .. })
     }
 
     /// Returns whether this consumes a receive work request of the peer.
     #[inline]
-    pub const fn uses_receive(self) -> bool {
+    pub const fn uses_receive(&self) -> bool {
         matches!(
             self,
-            SendOp::Send | SendOp::SendImm | SendOp::SendInv | SendOp::WriteImm
+            SendOp::Send { .. } | SendOp::Datagram { .. } | SendOp::Write { imm: Some(_), .. }
         )
+    }
+
+    /// Returns whether this is an RDMA READ.
+    #[inline]
+    pub const fn is_read(&self) -> bool {
+        matches!(self, SendOp::Read { .. })
     }
 
     /// Returns whether this is an atomic with an operand and an original value.
     #[inline]
-    pub const fn is_atomic(self) -> bool {
-        matches!(self, SendOp::CompareSwap | SendOp::FetchAdd)
+    pub const fn is_atomic(&self) -> bool {
+        matches!(self, SendOp::Atomic { .. })
     }
 
     /// Returns whether this sends no packet.
     #[inline]
-    pub const fn is_local(self) -> bool {
-        matches!(self, SendOp::LocalInv | SendOp::RegMr | SendOp::BindMw)
+    pub const fn is_local(&self) -> bool {
+        matches!(self, SendOp::Local(_))
     }
+}
 
-    /// Returns the opcode of the completion: the value of `enum ib_wc_opcode`.
-    pub const fn wc_opcode(self) -> u8 {
-        match self {
-            SendOp::Send | SendOp::SendImm | SendOp::SendInv => 0,
-            SendOp::Write | SendOp::WriteImm => 1,
-            SendOp::Read => 2,
-            SendOp::CompareSwap => 3,
-            SendOp::FetchAdd => 4,
-            SendOp::BindMw => 5,
-            SendOp::LocalInv => 6,
-            SendOp::Flush => 8,
-            SendOp::AtomicWrite => 9,
-            SendOp::RegMr => 10,
-        }
-    }
+/// The earlier work requests that must be complete before a work request starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fence {
+    /// None.
+    #[default]
+    None,
+    /// READs and atomics (F-24).
+    Reads,
+    /// All (F-25): an earlier one may need a key again for a retransmission.
+    All,
+}
+
+/// The driver's part of a work request.
+pub trait DriverPart {
+    /// The operations of [`SendOp::Local`].
+    type LocalOp;
+}
+
+/// An index, for drivers without local operations of different kinds.
+impl DriverPart for usize {
+    type LocalOp = ();
 }
 
 /// The result of a send work request.
@@ -101,8 +177,6 @@ impl SendOp {
 pub struct SendCompletion {
     /// The status.
     pub status: Status,
-    /// The operation; [`SendOp::wc_opcode`] returns its number in the completion.
-    pub op: SendOp,
     /// READ and atomics: bytes placed. Others: the length of the message.
     pub byte_len: u32,
     /// Copied from the work request.
@@ -145,41 +219,27 @@ pub struct SlotProgress {
 /// A send work request. The driver provides the storage: a slice of slots whose length, a power of
 /// two, is the depth of the send queue. `P` is the driver's part, by default an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendSlot<P = usize> {
+pub struct SendSlot<P: DriverPart = usize> {
     /// The operation.
-    pub op: SendOp,
-    /// The work request is malformed: it fails with this fault when it is executed.
-    pub fault: Option<Fault>,
-    /// Starts only after all earlier READs and atomics are complete (F-24).
-    pub fence: bool,
+    pub op: SendOp<P::LocalOp>,
+    /// The work requests to wait for.
+    pub fence: Fence,
     /// Reports a successful completion.
     pub signaled: bool,
     /// Sets the solicited event bit of the last packet (SENDs, WRITE with immediate).
     pub solicited: bool,
     /// Length in bytes: of a READ the bytes to read, of a FLUSH the bytes to flush (less than
-    /// 2^31), of an atomic write 8, of atomics and local operations 0.
+    /// 2^31). [`Requester::post`] sets the length of atomics, atomic writes and local operations.
     pub length: u32,
-    /// RDMA and atomics: the remote address.
-    pub remote_addr: u64,
-    /// RDMA and atomics: the remote key. UD: the destination's Q_Key.
-    pub rkey_or_qkey: u32,
-    /// Immediate data as in the `imm_data` of verbs (network byte order); or the key to invalidate
-    /// (host byte order); or for a FLUSH the placement type in bits 0 to 3 and the selectivity
-    /// level in bits 4 and 5 ([`crate::wire::Feth`]).
-    pub imm_or_key: u32,
-    /// FetchAdd: addend. CompareSwap: value to compare with.
-    pub compare_add: u64,
-    /// CompareSwap: the new value.
-    pub swap: u64,
-    /// UD: the destination queue pair. XRC: the peer's shared receive queue.
-    pub remote_qpn: u32,
+    /// XRC: the number of the peer's shared receive queue.
+    pub srqn: u32,
     /// The requester's state.
     pub progress: SlotProgress,
     /// The driver's part, which the requester passes to [`super::RequesterEnv`].
     pub local: P,
 }
 
-impl<P> SendSlot<P> {
+impl<P: DriverPart> SendSlot<P> {
     /// Returns the PSN of the last packet. Valid only after the start.
     #[inline]
     pub(super) fn last_psn(&self) -> Psn {
@@ -212,7 +272,6 @@ impl<P> SendSlot<P> {
     pub(super) fn completion(&self, status: Status, syndrome: u8) -> SendCompletion {
         SendCompletion {
             status,
-            op: self.op,
             byte_len: if self.op.is_atomic() { 8 } else { self.length },
             signaled: self.signaled,
             vendor_err: syndrome.into(),
@@ -223,26 +282,33 @@ impl<P> SendSlot<P> {
     #[inline]
     pub(super) fn operation(&self, first: bool, last: bool) -> Operation {
         use Operation as O;
-        match (self.op, first, last) {
-            (SendOp::Read, _, _) => O::ReadRequest,
-            (SendOp::CompareSwap, _, _) => O::CompareSwap,
-            (SendOp::FetchAdd, _, _) => O::FetchAdd,
-            (SendOp::Flush, _, _) => O::Flush,
-            (SendOp::AtomicWrite, _, _) => O::AtomicWrite,
-            (SendOp::Write | SendOp::WriteImm, true, false) => O::WriteFirst,
-            (SendOp::Write | SendOp::WriteImm, false, false) => O::WriteMiddle,
-            (SendOp::Write, false, true) => O::WriteLast,
-            (SendOp::Write, true, true) => O::WriteOnly,
-            (SendOp::WriteImm, false, true) => O::WriteLastImm,
-            (SendOp::WriteImm, true, true) => O::WriteOnlyImm,
+        match (&self.op, first, last) {
+            (SendOp::Read { .. }, _, _) => O::ReadRequest,
+            (SendOp::Atomic { op, .. }, _, _) => match op {
+                AtomicOp::CompareSwap { .. } => O::CompareSwap,
+                AtomicOp::FetchAdd { .. } => O::FetchAdd,
+            },
+            (SendOp::Flush { .. }, _, _) => O::Flush,
+            (SendOp::AtomicWrite { .. }, _, _) => O::AtomicWrite,
+            (SendOp::Write { .. }, true, false) => O::WriteFirst,
+            (SendOp::Write { .. }, false, false) => O::WriteMiddle,
+            (SendOp::Write { imm: None, .. }, false, true) => O::WriteLast,
+            (SendOp::Write { imm: None, .. }, true, true) => O::WriteOnly,
+            (SendOp::Write { .. }, false, true) => O::WriteLastImm,
+            (SendOp::Write { .. }, true, true) => O::WriteOnlyImm,
+            (SendOp::Datagram { imm: Some(_), .. }, _, _) => O::SendOnlyImm,
+            (SendOp::Datagram { .. }, _, _) => O::SendOnly,
             (_, true, false) => O::SendFirst,
             (_, false, false) => O::SendMiddle,
-            (SendOp::SendImm, false, true) => O::SendLastImm,
-            (SendOp::SendImm, true, true) => O::SendOnlyImm,
-            (SendOp::SendInv, false, true) => O::SendLastInvalidate,
-            (SendOp::SendInv, true, true) => O::SendOnlyInvalidate,
-            (_, false, true) => O::SendLast,
-            (_, true, true) => O::SendOnly,
+            (SendOp::Send { ext }, first, _) => match (ext, first) {
+                (SendExt::None, false) => O::SendLast,
+                (SendExt::None, true) => O::SendOnly,
+                (SendExt::Imm(_), false) => O::SendLastImm,
+                (SendExt::Imm(_), true) => O::SendOnlyImm,
+                (SendExt::Invalidate(_), false) => O::SendLastInvalidate,
+                (SendExt::Invalidate(_), true) => O::SendOnlyInvalidate,
+            },
+            (SendOp::Local(_) | SendOp::Invalid(_), _, true) => O::Unsupported,
         }
     }
 }
@@ -250,7 +316,7 @@ impl<P> SendSlot<P> {
 impl<C: CongestionControl> Requester<C> {
     /// Returns the work request at this counter value, if there is one.
     #[inline]
-    pub(super) fn slot<'a, P>(
+    pub(super) fn slot<'a, P: DriverPart>(
         &self,
         slots: &'a [SendSlot<P>],
         counter: u32,
@@ -264,7 +330,10 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns the slot at this counter value.
     #[inline]
-    pub(super) fn slot_mut<P>(slots: &mut [SendSlot<P>], counter: u32) -> Option<&mut SendSlot<P>> {
+    pub(super) fn slot_mut<P: DriverPart>(
+        slots: &mut [SendSlot<P>],
+        counter: u32,
+    ) -> Option<&mut SendSlot<P>> {
         debug_assert!(slots.len().is_power_of_two(), "a ring of the wrong size");
         slots.get_mut(counter as usize & slots.len().wrapping_sub(1))
     }
@@ -272,7 +341,10 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns the slot for the next work request, which the driver writes and then passes to
     /// [`Requester::post`]; `None` if [`Requester::can_post`] returns false.
     #[inline]
-    pub fn free_slot<'a, P>(&self, slots: &'a mut [SendSlot<P>]) -> Option<&'a mut SendSlot<P>> {
+    pub fn free_slot<'a, P: DriverPart>(
+        &self,
+        slots: &'a mut [SendSlot<P>],
+    ) -> Option<&'a mut SendSlot<P>> {
         if !self.can_post(slots) {
             return None;
         }
@@ -281,49 +353,44 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns whether the service supports an operation (H-08).
     #[inline]
-    pub fn supports(&self, op: SendOp) -> bool {
-        match self.service {
-            Service::Rc | Service::Xrc => true,
-            Service::Uc => !op.is_read_or_atomic() && op != SendOp::SendInv,
-            Service::Ud => matches!(op, SendOp::Send | SendOp::SendImm),
+    pub fn supports<L>(&self, op: &SendOp<L>) -> bool {
+        use SendExt::Invalidate;
+        match (self.service, op) {
+            (_, SendOp::Invalid(_)) => true,
+            (service, SendOp::Datagram { .. }) => service == Service::Ud,
+            (Service::Rc | Service::Xrc, _) => true,
+            (Service::Uc, SendOp::Send { ext: Invalidate(_) }) => false,
+            (Service::Uc, op) => !op.is_read_or_atomic(),
+            (Service::Ud, _) => false,
         }
     }
 
-    /// Queues the work request in the slot that [`Requester::free_slot`] has returned. One that the
-    /// service does not support, or whose length is wrong, fails when it is executed, as if the
-    /// driver had set [`SendSlot::fault`]. Nothing is sent until [`Requester::poll_transmit`].
+    /// Queues the work request in the slot that [`Requester::free_slot`] has returned. If the
+    /// service does not support it, or its length is wrong, it becomes [`SendOp::Invalid`]. Nothing
+    /// is sent until [`Requester::poll_transmit`].
     #[inline]
-    pub fn post<P>(&mut self, slot: &mut SendSlot<P>) {
-        let op = slot.op;
-        if op.is_atomic() || op.is_local() {
-            slot.length = 0;
-        }
-        let fits = match op {
-            SendOp::AtomicWrite => slot.length == ATOMIC_WRITE_LEN,
-            SendOp::Flush => slot.length < MAX_MESSAGE,
+    pub fn post<P: DriverPart>(&mut self, slot: &mut SendSlot<P>) {
+        let fits = match slot.op {
+            SendOp::Flush { .. } => slot.length < MAX_MESSAGE,
             _ => slot.length <= MAX_MESSAGE,
         };
-        slot.fault = match slot.fault {
-            None if !self.supports(op) => Some(Fault::Malformed),
-            None if !fits => Some(Fault::Length),
-            fault => fault,
-        };
-        if slot.fault.is_some() {
-            slot.op = SendOp::Send;
-            slot.length = 0;
-            slot.signaled = true;
+        if !self.supports(&slot.op) {
+            slot.op = SendOp::Invalid(Fault::Malformed);
+        } else if !fits {
+            slot.op = SendOp::Invalid(Fault::Length);
+        }
+        match slot.op {
+            SendOp::AtomicWrite { .. } => slot.length = ATOMIC_WRITE_LEN,
+            SendOp::Atomic { .. } | SendOp::Local(_) | SendOp::Invalid(_) => slot.length = 0,
+            _ => {}
         }
         slot.progress = SlotProgress {
             packets: match slot.op {
-                SendOp::Flush => 1,
+                SendOp::Flush { .. } => 1,
                 _ => self.mtu.packets(slot.length),
             },
             ..SlotProgress::default()
         };
-        debug_assert!(
-            self.supports(slot.op),
-            "the service does not support the operation"
-        );
         debug_assert!(
             slot.length <= MAX_MESSAGE,
             "a message of more than 2^31 bytes"

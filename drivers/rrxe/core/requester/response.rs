@@ -7,7 +7,7 @@ use super::credits::credit_code;
 use super::loss::{Cause, Repaired, MAX_UNCOUNTED_RETRIES};
 use super::request::SlotState;
 use super::{
-    Ctx, Requester, RequesterEnv as Env, RnrWait, SendOp, SendSlot, State, MAX_FLUSH,
+    Ctx, DriverPart, Requester, RequesterEnv as Env, RnrWait, SendSlot, State, MAX_FLUSH,
     MAX_RNR_BACKOFF, RNR_RETRY_INFINITE,
 };
 use crate::congestion::CongestionControl;
@@ -111,7 +111,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
     /// be handled at once: those certain to be expected, and at least 1.
     #[inline]
-    pub fn accepts_burst<P>(&self, slots: &[SendSlot<P>], packet: &Packet) -> u32 {
+    pub fn accepts_burst<P: DriverPart>(&self, slots: &[SendSlot<P>], packet: &Packet) -> u32 {
         if !self.is_mine(packet)
             || !packet.bth.is_in_partition()
             || packet.operation != Operation::ReadResponseMiddle
@@ -121,7 +121,7 @@ impl<C: CongestionControl> Requester<C> {
             return 1;
         }
         let read = self.slot(slots, self.queue.tail);
-        let read = read.filter(|slot| slot.op == SendOp::Read && slot.is_within(packet.psn()));
+        let read = read.filter(|slot| slot.op.is_read() && slot.is_within(packet.psn()));
         // The last response has another header, and a PSN not yet asked for again is not
         // outstanding.
         read.map_or(1, |slot| {
@@ -133,7 +133,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether a buffered packet with this PSN can be handled now: nothing that must
     /// precede it is missing.
     #[inline]
-    pub fn is_due<P>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
+    pub fn is_due<P: DriverPart>(&self, slots: &[SendSlot<P>], psn: Psn) -> bool {
         let tail = self.slot(slots, self.queue.tail);
         psn == self.psn.una || tail.is_none_or(|slot| !slot.op.is_read_or_atomic())
     }
@@ -378,10 +378,7 @@ impl<C: CongestionControl> Requester<C> {
         }
         let offset = self.mtu.offset(at);
         // The response to a FLUSH or atomic write only confirms completion (G-25, G-26).
-        let length = match slot.op {
-            SendOp::Read => slot.length,
-            _ => 0,
-        };
+        let length = if slot.op.is_read() { slot.length } else { 0 };
         let max = self.mtu.bytes().saturating_mul(packet.packets);
         if packet.payload_len != length.saturating_sub(offset).min(max) {
             return Err(Status::LocLen);
@@ -578,10 +575,10 @@ impl<C: CongestionControl> Requester<C> {
         let completion = slot.completion(status, syndrome);
         cx.env.complete(slot, completion);
         if self.queue.next == self.queue.tail {
-            self.credits.on_sent(slot.op);
+            self.credits.on_sent(&slot.op);
             self.queue.next = self.queue.next.wrapping_add(1);
         }
-        self.credits.on_completed(slot.op);
+        self.credits.on_completed(&slot.op);
         self.queue.tail = self.queue.tail.wrapping_add(1);
         true
     }
@@ -664,7 +661,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 }
 
-impl<P> SendSlot<P> {
+impl<P: DriverPart> SendSlot<P> {
     /// Returns whether the opcode of a READ response fits its place in the answer. The answer to a
     /// retransmitted READ may start anywhere (C-07); delayed responses to the original are valid.
     #[inline]

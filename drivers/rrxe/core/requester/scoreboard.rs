@@ -6,7 +6,7 @@
 //! delay its repair by the round trip of the one before it.
 
 use super::transmit::Poll;
-use super::{Ctx, Requester, RequesterEnv as Env, SendOp, SendSlot};
+use super::{Ctx, DriverPart, Requester, RequesterEnv as Env, SendSlot};
 use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::TxError;
@@ -115,7 +115,7 @@ impl Scoreboard {
 
 impl<C: CongestionControl> Requester<C> {
     /// Notes a READ response beyond `una`.
-    pub(super) fn note_answer<P>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
+    pub(super) fn note_answer<P: DriverPart>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
         debug_assert!(self.is_outstanding(psn), "a response to no request");
         let at = psn.since(self.psn.una);
         let before = self.distance(self.loss.scoreboard.seen);
@@ -157,7 +157,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
     /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
-    fn unanswered<P>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
+    fn unanswered<P: DriverPart>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
         let mut number = self.queue.tail.wrapping_add(1);
         for _ in 0..MAX_SEARCH {
             let Some(slot) = self.slot(slots, number).filter(|slot| slot.is_started()) else {
@@ -167,7 +167,7 @@ impl<C: CongestionControl> Requester<C> {
             if first >= to && !slot.op.is_local() {
                 return Search::Nothing;
             }
-            if slot.last_psn().since(self.psn.una) >= from && slot.op == SendOp::Read {
+            if slot.last_psn().since(self.psn.una) >= from && slot.op.is_read() {
                 return Search::Found(Gap {
                     from: self.psn.una.add(first.max(from)),
                     until: slot.last_psn().next(),

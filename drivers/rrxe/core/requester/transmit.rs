@@ -2,13 +2,13 @@
 
 //! The transmit direction of the requester.
 
-use super::request::SlotState;
-use super::{Ctx, Requester, RequesterEnv as Env, SendOp, SendSlot, State, GSI_QPN, MAX_RESPONSES};
+use super::request::{DriverPart, Fence, Remote, SendExt, SendOp, SendSlot, SlotState};
+use super::{Ctx, Requester, RequesterEnv as Env, State, GSI_QPN, MAX_RESPONSES};
 use crate::congestion::CongestionControl;
 use crate::psn::{self, Psn};
 use crate::tx::taken;
-use crate::wire::{AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Operation, Reth, XrcEth};
-use crate::{Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
+use crate::wire::{AtomicEth, Bth, Deth, Ieth, Opcode, Reth, XrcEth};
+use crate::{AtomicOp, Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
 
 /// A call of [`Requester::poll_transmit`]: the number of packets that it may send, and its result.
 pub(super) struct Poll {
@@ -97,7 +97,7 @@ impl<C: CongestionControl> Requester<C> {
         // error (C10-93.1.1, I-02).
         if self.service == Service::Ud && slot.length > self.mtu.bytes() {
             slot.progress.state = SlotState::Started;
-            self.credits.on_sent(slot.op);
+            self.credits.on_sent(&slot.op);
             self.queue.next = self.queue.next.wrapping_add(1);
             self.complete_sent(cx);
             return true;
@@ -105,7 +105,7 @@ impl<C: CongestionControl> Requester<C> {
         if !self.congestion.admit(cx.now) {
             return false;
         }
-        if let Some(fault) = slot.fault {
+        if let SendOp::Invalid(fault) = slot.op {
             slot.progress.state = SlotState::Failed(fault.status());
             return false;
         }
@@ -115,7 +115,7 @@ impl<C: CongestionControl> Requester<C> {
         match result {
             Ok(false) => {}
             Ok(true) => {
-                self.credits.on_sent(slot.op);
+                self.credits.on_sent(&slot.op);
                 self.queue.next = self.queue.next.wrapping_add(1);
                 if !self.service.is_reliable() {
                     self.complete_sent(cx);
@@ -214,7 +214,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Returns whether [`Requester::poll_transmit`] would do something now.
-    pub(super) fn can_send<P>(&self, slots: &[SendSlot<P>]) -> bool {
+    pub(super) fn can_send<P: DriverPart>(&self, slots: &[SendSlot<P>]) -> bool {
         if self.state != State::Ready || self.awaits_memory || self.waits_for_ready(self.psn.next) {
             return false;
         }
@@ -227,7 +227,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns whether the work request at `next` may send a packet.
     #[inline]
-    fn may_send<P>(&self, slot: &SendSlot<P>) -> bool {
+    fn may_send<P: DriverPart>(&self, slot: &SendSlot<P>) -> bool {
         let may = match slot.progress.state {
             SlotState::Failed(_) => false,
             SlotState::Started => true,
@@ -238,8 +238,8 @@ impl<C: CongestionControl> Requester<C> {
                 let responses_full = outstanding >= MAX_RESPONSES && self.reads > 0
                     || outstanding >= self.flight_limit() && self.reads > 1;
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
-                    || slot.op == SendOp::Read && responses_full;
-                let fenced = slot.fence && self.reads > 0;
+                    || slot.op.is_read() && responses_full;
+                let fenced = !self.passes_fence(slot);
                 let psns = outstanding.saturating_add(slot.progress.packets);
                 !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
             }
@@ -267,7 +267,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns how many packets from `psn.next` on, in the middle of a message, have the same
     /// headers and so form a burst.
     #[inline]
-    fn burst_length<P>(&self, slot: &SendSlot<P>, at: u32, max: u32, now: u64) -> u32 {
+    fn burst_length<P: DriverPart>(&self, slot: &SendSlot<P>, at: u32, max: u32, now: u64) -> u32 {
         if !slot.is_started() || at == 0 || !slot.op.carries_data() || self.retry.rnr_wait.is_some()
         {
             return 1;
@@ -345,15 +345,22 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Notes that `packets` packets from `psn.next` on were handed over.
     #[inline]
-    fn note_sent<P>(&mut self, slot: &mut SendSlot<P>, now: u64, packets: u32, ackreq: bool) {
+    fn note_sent<P: DriverPart>(
+        &mut self,
+        slot: &mut SendSlot<P>,
+        now: u64,
+        packets: u32,
+        ackreq: bool,
+    ) {
         // A READ request takes a PSN for each response, but is one packet.
-        let psns = match slot.op {
-            SendOp::Read => slot.last_psn().next().since(self.psn.next),
-            _ => packets,
+        let psns = if slot.op.is_read() {
+            slot.last_psn().next().since(self.psn.next)
+        } else {
+            packets
         };
         debug_assert!(psns >= packets, "a packet without a PSN");
         debug_assert!(
-            slot.op != SendOp::Read || packets == 1,
+            !slot.op.is_read() || packets == 1,
             "a READ is one request packet"
         );
         let since_ackreq = self.psn.since_ackreq.wrapping_add(packets);
@@ -397,16 +404,19 @@ impl<C: CongestionControl> Requester<C> {
 
     // Inlined because otherwise the packet is returned through memory and copied twice.
     #[inline(always)]
-    fn build<P>(&self, slot: &SendSlot<P>, psn: Psn, ackreq: bool) -> TxPacket {
+    fn build<P: DriverPart>(&self, slot: &SendSlot<P>, psn: Psn, ackreq: bool) -> TxPacket {
         let at = psn.since(slot.progress.first_psn);
         debug_assert!(at < slot.progress.packets, "a packet beyond the message");
         debug_assert!(!slot.op.is_local(), "a local operation has no packet");
-        debug_assert!(slot.fault.is_none(), "a malformed work request is sent");
+        debug_assert!(
+            !matches!(slot.op, SendOp::Invalid(_)),
+            "a malformed work request is sent"
+        );
         let last = slot.ends_at(at);
         let operation = slot.operation(at == 0, last);
         let offset = self.mtu.offset(at);
-        let dest_qpn = match self.service {
-            Service::Ud => slot.remote_qpn,
+        let dest_qpn = match slot.op {
+            SendOp::Datagram { to, .. } => to.qpn,
             _ => self.dest_qpn,
         };
         let bth = Bth {
@@ -416,61 +426,67 @@ impl<C: CongestionControl> Requester<C> {
             ..Bth::new(Opcode::new(self.service, operation), dest_qpn, psn)
         };
         let mut packet = TxPacket::new(bth, slot.payload(offset, self.mtu), last);
-        match self.service {
-            Service::Ud => {
-                // With the top bit set, it stands for the queue pair's own Q_Key, which the
-                // general services queue pair always sends (IBA 10.2.5).
-                let own = slot.rkey_or_qkey & 0x8000_0000 != 0 || self.src_qpn == GSI_QPN;
-                let qkey = if own { self.qkey } else { slot.rkey_or_qkey };
-                let src_qpn = self.src_qpn;
-                packet.push(Deth { qkey, src_qpn }.to_bytes());
-            }
-            Service::Xrc => {
-                let srqn = slot.remote_qpn;
-                packet.push(XrcEth { srqn }.to_bytes());
-            }
-            Service::Rc | Service::Uc => {}
+        if self.service == Service::Xrc {
+            packet.push(XrcEth { srqn: slot.srqn }.to_bytes());
         }
-        match operation {
-            Operation::Flush => {
-                let feth = Feth::from_bytes(&[0, 0, 0, slot.imm_or_key as u8]);
+        match slot.op {
+            SendOp::Datagram { imm, to } => {
+                packet.push(self.deth(to.qkey).to_bytes());
+                if let Some(imm) = imm {
+                    packet.push(imm.0);
+                }
+            }
+            SendOp::Send { ext } if last => match ext {
+                SendExt::None => {}
+                SendExt::Imm(imm) => packet.push(imm.0),
+                SendExt::Invalidate(rkey) => packet.push(Ieth { rkey }.to_bytes()),
+            },
+            SendOp::Write { to, imm } => {
+                if at == 0 {
+                    packet.push(slot.reth(to, offset).to_bytes());
+                }
+                if let (Some(imm), true) = (imm, last) {
+                    packet.push(imm.0);
+                }
+            }
+            SendOp::Read { from: at } | SendOp::AtomicWrite { to: at, .. } => {
+                packet.push(slot.reth(at, offset).to_bytes());
+            }
+            SendOp::Flush { at, feth } => {
                 packet.push(feth.to_bytes());
-                packet.push(slot.reth(offset).to_bytes());
+                packet.push(slot.reth(at, offset).to_bytes());
             }
-            Operation::WriteFirst
-            | Operation::WriteOnly
-            | Operation::WriteOnlyImm
-            | Operation::AtomicWrite
-            | Operation::ReadRequest => packet.push(slot.reth(offset).to_bytes()),
-            Operation::CompareSwap | Operation::FetchAdd => {
-                packet.push(slot.atomic_eth().to_bytes());
-            }
-            _ => {}
-        }
-        match operation {
-            Operation::SendLastImm
-            | Operation::SendOnlyImm
-            | Operation::WriteLastImm
-            | Operation::WriteOnlyImm => packet.push(ImmDt::from_verbs(slot.imm_or_key).0),
-            Operation::SendLastInvalidate | Operation::SendOnlyInvalidate => {
-                let rkey = slot.imm_or_key;
-                packet.push(Ieth { rkey }.to_bytes());
-            }
-            _ => {}
+            SendOp::Atomic { at, op } => packet.push(atomic_eth(at, op).to_bytes()),
+            SendOp::Send { .. } | SendOp::Local(_) | SendOp::Invalid(_) => {}
         }
         packet
     }
 
+    /// Returns the DETH. A Q_Key with the top bit set stands for the queue pair's own, which
+    /// the general services queue pair always sends (IBA 10.2.5).
     #[inline]
-    fn local_may_run<P>(&self, slot: &SendSlot<P>) -> bool {
+    fn deth(&self, qkey: u32) -> Deth {
+        let own = qkey & 0x8000_0000 != 0 || self.src_qpn == GSI_QPN;
+        Deth {
+            qkey: if own { self.qkey } else { qkey },
+            src_qpn: self.src_qpn,
+        }
+    }
+
+    /// Returns whether the work requests for which this one at `next` waits are complete.
+    #[inline]
+    fn passes_fence<P: DriverPart>(&self, slot: &SendSlot<P>) -> bool {
+        match slot.fence {
+            Fence::None => true,
+            Fence::Reads => self.reads == 0,
+            Fence::All => self.queue.next == self.queue.tail,
+        }
+    }
+
+    #[inline]
+    fn local_may_run<P: DriverPart>(&self, slot: &SendSlot<P>) -> bool {
         match slot.progress.state {
-            // An earlier work request may need the key again for a retransmission (F-25).
-            SlotState::Posted
-                if slot.op == SendOp::LocalInv && self.queue.next != self.queue.tail =>
-            {
-                false
-            }
-            SlotState::Posted => !self.paused && (!slot.fence || self.reads == 0),
+            SlotState::Posted => !self.paused && self.passes_fence(slot),
             SlotState::Started => true,
             SlotState::Failed(_) => false,
         }
@@ -490,10 +506,7 @@ impl<C: CongestionControl> Requester<C> {
         slot.progress.first_psn = self.psn.next;
         slot.progress.state = match env.local_op(slot) {
             Ok(()) => SlotState::Started,
-            Err(Fault::Protection) if slot.op == SendOp::BindMw => {
-                SlotState::Failed(Status::MwBind)
-            }
-            Err(_) => SlotState::Failed(Status::LocQpOp),
+            Err(status) => SlotState::Failed(status),
         };
         slot.is_started()
     }
@@ -537,12 +550,12 @@ impl<C: CongestionControl> Requester<C> {
     }
 }
 
-impl<P> SendSlot<P> {
+impl<P: DriverPart> SendSlot<P> {
     /// Returns whether the request packet with this index is the last one. A READ request is one
     /// packet, from any index on.
     #[inline]
     fn ends_at(&self, at: u32) -> bool {
-        self.progress.packets.saturating_sub(at) <= 1 || self.op == SendOp::Read
+        self.progress.packets.saturating_sub(at) <= 1 || self.op.is_read()
     }
 
     #[inline]
@@ -558,26 +571,26 @@ impl<P> SendSlot<P> {
 
     /// Returns the RETH. A retransmitted READ starts at its first missing byte.
     #[inline]
-    fn reth(&self, offset: u32) -> Reth {
+    fn reth(&self, start: Remote, offset: u32) -> Reth {
         Reth {
-            va: self.remote_addr.wrapping_add(u64::from(offset)),
-            rkey: self.rkey_or_qkey,
+            va: start.va.wrapping_add(u64::from(offset)),
+            rkey: start.rkey,
             len: self.length.saturating_sub(offset),
         }
     }
+}
 
-    #[inline]
-    fn atomic_eth(&self) -> AtomicEth {
-        let (swap_add, compare) = match self.op {
-            SendOp::CompareSwap => (self.swap, self.compare_add),
-            _ => (self.compare_add, 0),
-        };
-        AtomicEth {
-            va: self.remote_addr,
-            rkey: self.rkey_or_qkey,
-            swap_add,
-            compare,
-        }
+#[inline]
+fn atomic_eth(Remote { va, rkey }: Remote, op: AtomicOp) -> AtomicEth {
+    let (swap_add, compare) = match op {
+        AtomicOp::CompareSwap { compare, swap } => (swap, compare),
+        AtomicOp::FetchAdd { add } => (add, 0),
+    };
+    AtomicEth {
+        va,
+        rkey,
+        swap_add,
+        compare,
     }
 }
 

@@ -9,8 +9,8 @@ use rrxe_core::congestion::{
 };
 use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
-use rrxe_core::{Ext, Packet, Psn, SendOp, SendSlot, Service};
-use rrxe_testkit::{acknowledge, packet, packet_of, Host, BASE, RKEY, START_PSN};
+use rrxe_core::{Ext, Packet, Psn, Service};
+use rrxe_testkit::{acknowledge, packet, packet_of, Host, Op, Request, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
 const SECOND: u64 = 1_000_000_000;
@@ -379,11 +379,9 @@ fn l_07_reductions() {
 }
 
 fn post(host: &mut Host, length: u32) {
-    let request = SendSlot {
-        op: SendOp::Write,
+    let request = Request {
+        op: Op::Write,
         length,
-        remote_addr: BASE,
-        rkey_or_qkey: RKEY,
         signaled: true,
         ..Default::default()
     };

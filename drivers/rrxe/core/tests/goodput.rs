@@ -3,8 +3,8 @@
 //! The share of goodput that a queue pair keeps on a bad link: 64 KiB messages on one queue pair,
 //! 128 in flight, in simulated time. `--nocapture` prints the table.
 
-use rrxe_core::{RecoveryMode, Resource, SendOp, SendSlot, Service, Status};
-use rrxe_testkit::{Link, Pair, ReorderBuffer, BASE, LATENCY, RKEY};
+use rrxe_core::{RecoveryMode, Resource, SendSlot, Service, Status};
+use rrxe_testkit::{Link, Op, Pair, ReorderBuffer, Request, LATENCY};
 
 const MESSAGE: u32 = 65_536;
 const MTU: u32 = 4096;
@@ -36,7 +36,7 @@ struct Run {
 }
 
 /// Sends this number of messages.
-fn run(op: SendOp, link: Link, ends: Ends, seed: u64, messages: u32) -> Run {
+fn run(op: Op, link: Link, ends: Ends, seed: u64, messages: u32) -> Run {
     let mut pair = Pair::new(Service::Rc, MTU, seed);
     pair.link = link;
     for host in &mut pair.hosts {
@@ -56,12 +56,10 @@ fn run(op: SendOp, link: Link, ends: Ends, seed: u64, messages: u32) -> Run {
     let (mut posted, mut done) = (0, 0);
     while done < messages {
         while posted < messages && posted < done + UNDER_WAY {
-            let request = SendSlot {
+            let request = Request {
                 op,
                 length: MESSAGE,
-                remote_addr: BASE,
-                rkey_or_qkey: RKEY,
-                ..SendSlot::default()
+                ..Request::default()
             };
             pair.hosts[0]
                 .post(request, vec![0; MESSAGE as usize])
@@ -83,7 +81,7 @@ fn run(op: SendOp, link: Link, ends: Ends, seed: u64, messages: u32) -> Run {
 
 /// Returns the goodput in percent of that of a link that only delays, and the packets sent again
 /// for 100 that the messages need.
-fn share(op: SendOp, link: Link, ends: Ends) -> (u64, u64) {
+fn share(op: Op, link: Link, ends: Ends) -> (u64, u64) {
     let clean = Link {
         delay: link.delay,
         service: link.service,
@@ -141,13 +139,13 @@ type Case = (&'static str, Link, [u64; 2], u64);
 fn check(cases: &[Case], ends: Ends) {
     let mut failed = false;
     for (name, link, minimum, max_again) in cases {
-        let ops = [SendOp::Write, SendOp::Read].into_iter().zip(minimum);
+        let ops = [Op::Write, Op::Read].into_iter().zip(minimum);
         for (op, min) in ops.filter(|(_, min)| **min != NONE) {
             let (share, again) = share(op, *link, ends);
             println!(
                 "{ends:?}, {name}, {op:?}: {share} % (at least {min}), {again} sent again for 100"
             );
-            failed |= share < *min || op == SendOp::Write && again > *max_again;
+            failed |= share < *min || op == Op::Write && again > *max_again;
         }
     }
     assert!(!failed);
@@ -231,7 +229,7 @@ fn a_sender_that_goes_back() {
 /// the other was found to be missing (4 %).
 #[test]
 fn a_peer_that_drops_and_bad_luck() {
-    for (op, seed, min) in [(SendOp::Write, 8, 40), (SendOp::Read, 1, 50)] {
+    for (op, seed, min) in [(Op::Write, 8, 40), (Op::Read, 1, 50)] {
         let clean = link(10_000_000);
         let link = Link {
             loss_permille: 1,

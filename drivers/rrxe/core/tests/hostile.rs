@@ -5,8 +5,8 @@
 
 use proptest::prelude::*;
 use rrxe_core::wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Opcode, Reth};
-use rrxe_core::{Ext, Packet, ParseError, Psn, SendOp, SendSlot, Service};
-use rrxe_testkit::{packet_of, Host, Pair, Random, BASE, RKEY};
+use rrxe_core::{Ext, Packet, ParseError, Psn, Service};
+use rrxe_testkit::{packet_of, Host, Op, Pair, Random, Request, BASE, RKEY};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
@@ -163,9 +163,9 @@ fn random_packet(random: &mut Random, service: Service, bases: [u32; 2], mtu: us
 }
 
 /// Returns a work request that the service supports.
-fn random_request(random: &mut Random, service: Service, mtu: u32) -> SendSlot {
-    use SendOp as O;
-    let ops: &[SendOp] = match service {
+fn random_request(random: &mut Random, service: Service, mtu: u32) -> Request {
+    use Op as O;
+    let ops: &[Op] = match service {
         Service::Ud => &[O::Send, O::SendImm],
         Service::Uc => &[O::Send, O::SendImm, O::Write, O::WriteImm, O::LocalInv],
         Service::Rc | Service::Xrc => &[
@@ -183,20 +183,15 @@ fn random_request(random: &mut Random, service: Service, mtu: u32) -> SendSlot {
         ],
     };
     let op = random.pick(ops);
-    SendSlot {
+    Request {
         op,
         fence: random.chance(200),
         signaled: random.chance(500),
         length: match op {
-            SendOp::AtomicWrite => 8,
+            Op::AtomicWrite => 8,
             _ => random.below(5 * mtu),
         },
-        remote_addr: BASE,
-        rkey_or_qkey: match service {
-            Service::Ud => rrxe_testkit::QKEY,
-            _ => RKEY,
-        },
-        remote_qpn: 101,
+        to: (service == Service::Ud).then_some(rrxe_testkit::DATAGRAM),
         ..Default::default()
     }
 }

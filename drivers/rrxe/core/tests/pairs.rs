@@ -3,8 +3,8 @@
 //! Two hosts and a bad link, for statements that need a case of their own. The simulation
 //! (selftests/simulation) covers everything else at random.
 
-use rrxe_core::{SendOp, SendSlot, Service, Status};
-use rrxe_testkit::{Pair, Random, BASE, MEMORY, RKEY};
+use rrxe_core::{Service, Status};
+use rrxe_testkit::{Op, Pair, Random, Request, BASE, MEMORY, RKEY};
 
 /// B-06: a READ whose responses cross the PSN wrap, over a link with losses.
 #[test]
@@ -14,12 +14,11 @@ fn b_06_read_across_the_wrap() {
         pair.link.loss = 5;
         let data = pair.random.bytes(MEMORY);
         pair.hosts[1].driver.regions[0].bytes.copy_from_slice(&data);
-        let read = SendSlot {
-            op: SendOp::Read,
+        let read = Request {
+            op: Op::Read,
             length: 100_000,
-            remote_addr: BASE + 77,
-            rkey_or_qkey: RKEY,
-            ..SendSlot::default()
+            va: BASE + 77,
+            ..Request::default()
         };
         pair.hosts[0].post(read, vec![0; 100_000]).unwrap();
         pair.run();
@@ -38,18 +37,17 @@ fn a_refused_request_among_others() {
         let count = 2 + random.below(30);
         let bad = random.below(count);
         for i in 0..count {
-            let op = [SendOp::Send, SendOp::Write, SendOp::Read, SendOp::FetchAdd];
+            let op = [Op::Send, Op::Write, Op::Read, Op::FetchAdd];
             let op = match op[random.below(4) as usize] {
-                SendOp::Send if i == bad => SendOp::Write,
+                Op::Send if i == bad => Op::Write,
                 op => op,
             };
             let length = 1 + random.below(5000);
-            let request = SendSlot {
+            let request = Request {
                 op,
                 length,
-                remote_addr: BASE,
-                rkey_or_qkey: if i == bad { RKEY + 1 } else { RKEY },
-                ..SendSlot::default()
+                rkey: if i == bad { RKEY + 1 } else { RKEY },
+                ..Request::default()
             };
             pair.hosts[0]
                 .post(request, vec![0; length as usize])

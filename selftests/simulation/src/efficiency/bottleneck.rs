@@ -6,8 +6,7 @@
 use super::checks::Period;
 use super::config::{Config, Marking, Path, Peers, Trouble, MS};
 use super::net::Net;
-use rrxe_core::SendOp;
-use rrxe_testkit::Random;
+use rrxe_testkit::{Op, Random};
 
 const MTU: u32 = 1024;
 const MESSAGE: u32 = 65_536;
@@ -29,7 +28,7 @@ const LONG: Path = Path {
 fn writes(path: Path, flows: usize, depth: usize, spread: u64, seed: u64) -> Net {
     let config = Config {
         flows,
-        op: SendOp::Write,
+        op: Op::Write,
         mtu: MTU,
         message: MESSAGE,
         depth,

@@ -6,7 +6,8 @@
 use super::config::{Config, Marking, Path, Peers, Trouble, MS};
 use super::net::{Counts, Net};
 use rrxe_core::requester::{ack_timeout, RequesterCounters, MIN_ACK_TIMEOUT};
-use rrxe_core::{SendOp, SendSlot, Status};
+use rrxe_core::Status;
+use rrxe_testkit::{Op, Request};
 
 /// A part of the time, measured.
 #[derive(Clone, Debug)]
@@ -141,7 +142,7 @@ impl Report {
     /// Returns whether round trips are measured well. While two READs are outstanding, none is, so
     /// the probe timeout of READs is too short on a path that is longer than its minimum.
     fn has_round_trips(&self) -> bool {
-        self.config.op != SendOp::Read || self.config.is_short()
+        self.config.op != Op::Read || self.config.is_short()
     }
 
     /// Returns the periods without loss, marks and reordering, to which no earlier trouble leads.
@@ -251,7 +252,7 @@ fn the_path_is_used(report: &Report) {
         );
     };
     match config.trouble {
-        Trouble::Marks if config.op == SendOp::Read => {}
+        Trouble::Marks if config.op == Op::Read => {}
         Trouble::Marks if report.quiet.path.marking == Marking::None => {
             used(&report.quiet, 0.6);
         }
@@ -312,7 +313,7 @@ impl Report {
 /// Flows share a bottleneck fairly, some time after the last trouble.
 fn the_path_is_shared(report: &Report) {
     let config = &report.config;
-    if !config.fills_the_path() || config.op == SendOp::Read || !report.buffers() {
+    if !config.fills_the_path() || config.op == Op::Read || !report.buffers() {
         return;
     }
     let least = match config.trouble {
@@ -354,7 +355,7 @@ fn flows_get_on(report: &Report) {
 /// A message and a quarter of a window each have one acknowledgement.
 fn acknowledgements_are_few(report: &Report) {
     let config = &report.config;
-    if config.op == SendOp::Read || config.trouble != Trouble::Nothing || !report.buffers() {
+    if config.op == Op::Read || config.trouble != Trouble::Nothing || !report.buffers() {
         return;
     }
     let counts = &report.quiet.counts;
@@ -374,7 +375,7 @@ fn marks_keep_the_queue_short(report: &Report) {
     let config = &report.config;
     let (period, flows) = (&report.quiet, config.flows as u64);
     let marks = period.path.marking != Marking::None;
-    if config.trouble != Trouble::Marks || config.op == SendOp::Read || !marks {
+    if config.trouble != Trouble::Marks || config.op == Op::Read || !marks {
         return;
     }
     let mean = period.counts.queued / period.counts.data.max(1);
@@ -413,14 +414,8 @@ pub(super) fn lose_peers(net: &mut Net) {
     for index in 0..net.flows.len() {
         let flow = &mut net.flows[index];
         flow.hosts[0].requester.set_retry_count(config.retry_count);
-        let request = SendSlot {
-            op: config.op,
-            length: config.message,
-            remote_addr: rrxe_testkit::BASE,
-            rkey_or_qkey: rrxe_testkit::RKEY,
-            signaled: true,
-            ..SendSlot::default()
-        };
+        let mut request = Request::new(config.op, config.message);
+        request.signaled = true;
         flow.hosts[0]
             .post(request, vec![0; config.message as usize])
             .expect("all have ended");

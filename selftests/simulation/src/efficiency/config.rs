@@ -3,8 +3,7 @@
 //! The flows and the path that a seed selects.
 
 use rrxe_core::requester::{MIN_PTO, WINDOW};
-use rrxe_core::SendOp;
-use rrxe_testkit::Random;
+use rrxe_testkit::{Op, Random};
 
 /// Bytes of headers in front of a full packet.
 pub const HEADERS: u64 = 80;
@@ -90,7 +89,7 @@ impl Path {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub flows: usize,
-    pub op: SendOp,
+    pub op: Op,
     pub mtu: u32,
     /// Bytes of a message.
     pub message: u32,
@@ -123,7 +122,7 @@ impl Config {
     /// paths holds.
     pub fn fills_the_path(&self) -> bool {
         let depth = match self.op {
-            SendOp::Read => self.depth.min(READS),
+            Op::Read => self.depth.min(READS),
             _ => self.depth,
         };
         let in_flight = (depth as u64 * self.packets()).min(WINDOW.into()) * self.flows as u64;
@@ -166,8 +165,8 @@ impl Config {
         let flows = random.pick(&[1, 1, 2, 2, 3, 4, 6, 8]);
         let op = match trouble {
             // The window does not limit READ responses, so READs may overflow any queue for good.
-            T::Overflow => random.pick(&[SendOp::Write, SendOp::Send]),
-            _ => random.pick(&[SendOp::Write, SendOp::Write, SendOp::Send, SendOp::Read]),
+            T::Overflow => random.pick(&[Op::Write, Op::Send]),
+            _ => random.pick(&[Op::Write, Op::Write, Op::Send, Op::Read]),
         };
         // Gbit/s and MTU; slower paths cost less time to simulate.
         let (rate, mtu) = random.pick(&[

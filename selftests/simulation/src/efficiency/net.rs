@@ -125,7 +125,7 @@ pub(super) struct Counts {
 
 impl Net {
     pub fn new(config: Config, mut random: Random, trace: bool) -> Net {
-        let from = usize::from(config.op == SendOp::Read);
+        let from = usize::from(config.op == Op::Read);
         let now = 1_000_000;
         let mut events = Schedule::default();
         let flows = (0..config.flows)
@@ -223,19 +223,13 @@ impl Net {
         let (flow, config) = (&mut self.flows[flow], &self.config);
         let length = config.message;
         while flow.under_way < config.depth {
-            let request = SendSlot {
-                op: config.op,
-                length,
-                remote_addr: BASE,
-                rkey_or_qkey: RKEY,
-                signaled: true,
-                ..SendSlot::default()
-            };
+            let mut request = Request::new(config.op, length);
+            request.signaled = true;
             let data = vec![0; length as usize];
             if flow.hosts[0].post(request, data).is_none() {
                 break;
             }
-            if config.op == SendOp::Send {
+            if config.op == Op::Send {
                 flow.hosts[1].driver.received.clear();
                 flow.hosts[1].post_recv(0, length as usize);
             }

@@ -8,6 +8,7 @@ use crate::data::data;
 use crate::flow::{Message, Trap};
 use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN};
 use rrxe_core::*;
+use rrxe_testkit::Op;
 
 impl Env<'_> {
     /// Checks a packet of a message.
@@ -58,7 +59,7 @@ impl Env<'_> {
                     "message {index} of queue pair {qp} starts without a credit"
                 );
             }
-            if message.op.is_read_or_atomic() {
+            if message.op.typed().is_read_or_atomic() {
                 let max = u32::from(oracle.connection(qp).max_rd_atomic);
                 assert!(
                     flow.reads < max,
@@ -105,7 +106,7 @@ impl Env<'_> {
         );
         let offset = at * mtu.bytes();
         let left = message.len - offset.min(message.len);
-        let payload = if !message.op.carries_data() {
+        let payload = if !message.op.typed().carries_data() {
             0
         } else {
             left.min(mtu.bytes())
@@ -120,7 +121,7 @@ impl Env<'_> {
             assert_eq!(o, offset, "payload of {}", words(message));
         }
         let last = at + 1 >= message.packets;
-        let solicited = last && message.solicited && message.op.uses_receive();
+        let solicited = last && message.solicited && message.op.typed().uses_receive();
         assert_eq!(parsed.bth.solicited, solicited);
         if last && flow.service.is_reliable() {
             assert!(parsed.bth.ackreq, "the last packet of {}", words(message));
@@ -128,7 +129,7 @@ impl Env<'_> {
         let va = ADDRESS + message.place as u64;
         match parsed.ext {
             Ext::Reth(reth) | Ext::RethImm(reth, _) => {
-                let expected = if message.op == SendOp::Read {
+                let expected = if message.op == Op::Read {
                     (va + u64::from(offset), left)
                 } else {
                     (va, message.len)
@@ -172,10 +173,10 @@ impl RequesterEnv for Env<'_> {
         let message = &mut flow.messages[index];
         if !message.started {
             message.started = true;
-            flow.reads += u32::from(message.op.is_read_or_atomic());
+            flow.reads += u32::from(message.op.typed().is_read_or_atomic());
         }
         let next = match message.op {
-            SendOp::Read => message.first + message.packets,
+            Op::Read => message.first + message.packets,
             _ => relative + 1,
         };
         flow.sent = flow.sent.max(next);
@@ -208,7 +209,7 @@ impl RequesterEnv for Env<'_> {
         );
         let mtu = flow.mtu.bytes();
         let message = &mut flow.messages[index];
-        assert_eq!(message.op, SendOp::Read);
+        assert_eq!(message.op, Op::Read);
         let at = offset / mtu;
         assert_eq!(offset % mtu, 0);
         let packets = (oracle.payload.len() as u32).div_ceil(mtu);
@@ -240,7 +241,7 @@ impl RequesterEnv for Env<'_> {
             "a response for a message that is not next"
         );
         let message = &mut flow.messages[index];
-        assert!(message.op.is_atomic() && message.done);
+        assert!(message.op.typed().is_atomic() && message.done);
         if let Trap::Local(fault, _) = message.trap {
             return Err(fault);
         }
@@ -261,7 +262,7 @@ impl RequesterEnv for Env<'_> {
         trace!(
             oracle,
             "    {qp} completes message {index}: {:?} {:?}",
-            completion.op,
+            slot.op,
             completion.status
         );
         let peer = oracle.sides[qp].peer;
@@ -285,20 +286,17 @@ impl RequesterEnv for Env<'_> {
             flow.rnr_naks,
             flow.executed
         );
-        assert_eq!(
-            (completion.op, completion.signaled),
-            (message.op, message.signaled)
-        );
+        assert_eq!(completion.signaled, message.signaled);
         if status == Status::Success {
-            let bytes = if message.op.is_atomic() {
+            let bytes = if message.op.typed().is_atomic() {
                 8
             } else {
                 message.len
             };
             assert_eq!(completion.byte_len, bytes);
             let whole = match message.op {
-                SendOp::Read if message.len > 0 => (1u128 << message.packets) - 1,
-                op if op.is_atomic() => 1,
+                Op::Read if message.len > 0 => (1u128 << message.packets) - 1,
+                op if op.typed().is_atomic() => 1,
                 _ => 0,
             };
             assert_eq!(
@@ -310,7 +308,7 @@ impl RequesterEnv for Env<'_> {
         } else {
             flow.failed = true;
         }
-        if message.started && message.op.is_read_or_atomic() {
+        if message.started && message.op.typed().is_read_or_atomic() {
             flow.reads -= 1;
         }
         flow.completed += 1;
@@ -319,7 +317,7 @@ impl RequesterEnv for Env<'_> {
         oracle.progress += 1;
     }
 
-    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+    fn local_op(&mut self, slot: &SendSlot) -> Result<(), Status> {
         let (oracle, qp) = (&mut *self.oracle, self.qp);
         let index = slot.local;
         trace!(oracle, "    {qp} executes message {index}");
@@ -328,10 +326,13 @@ impl RequesterEnv for Env<'_> {
         let flow = &mut oracle.flows[qp];
         let sent = flow.sent;
         let message = &mut flow.messages[index];
-        assert!(message.op.is_local() && !message.done, "executed twice");
+        assert!(
+            message.op.typed().is_local() && !message.done,
+            "executed twice"
+        );
         assert!(sent >= message.first, "executed before its turn");
         assert!(
-            message.op != SendOp::LocalInv || index == flow.completed,
+            message.op != Op::LocalInv || index == flow.completed,
             "message {index} of queue pair {qp} invalidates before others are complete"
         );
         assert!(
@@ -339,7 +340,10 @@ impl RequesterEnv for Env<'_> {
             "message {index} of queue pair {qp} ignores its fence"
         );
         if let Trap::Local(fault, _) = message.trap {
-            return Err(fault);
+            return Err(match (message.op, fault) {
+                (Op::BindMw, Fault::Protection) => Status::MwBind,
+                _ => Status::LocQpOp,
+            });
         }
         message.done = true;
         message.started = true;

@@ -9,7 +9,7 @@ use crate::flow::{Message, Trap};
 use crate::oracle::{trace, Oracle, State, Truth, ADDRESS, FIRST_QPN};
 use rrxe_core::wire::{NakCode, Operation, Syndrome};
 use rrxe_core::*;
-use rrxe_testkit::execute_atomic;
+use rrxe_testkit::{execute_atomic, Op};
 
 /// The syndrome of a sequence error NAK.
 const SEQUENCE_ERROR: u8 = 0x60;
@@ -137,7 +137,7 @@ impl ResponderEnv for Env<'_> {
         let at = (truth.relative - message.first) * flow.mtu.bytes();
         let before = if flow.service == Service::Ud { 40 } else { 0 };
         let len = oracle.payload.len() as u32;
-        assert!(message.receives() && message.op != SendOp::WriteImm);
+        assert!(message.receives() && message.op != Op::WriteImm);
         assert_eq!(offset, at + before, "where queue pair {qp} places");
         assert!(
             offset + len <= current.len,
@@ -187,7 +187,7 @@ impl ResponderEnv for Env<'_> {
         let flow = &oracle.flows[truth.flow];
         let message = &flow.messages[truth.message];
         let at = (truth.relative - message.first) * flow.mtu.bytes();
-        assert!(matches!(message.op, SendOp::Write | SendOp::WriteImm));
+        assert!(matches!(message.op, Op::Write | Op::WriteImm));
         assert_eq!(
             start,
             message.place + at as usize,
@@ -213,7 +213,7 @@ impl ResponderEnv for Env<'_> {
         assert_eq!(truth.relative, flow.executed, "an atomic out of order");
         let message = &mut flow.messages[truth.message];
         assert!(
-            message.op.is_atomic() && !message.done,
+            message.op.typed().is_atomic() && !message.done,
             "an atomic executed twice"
         );
         assert_eq!(start, message.place);
@@ -224,7 +224,7 @@ impl ResponderEnv for Env<'_> {
         let before = u64::from_ne_bytes(*shadow);
         let (compare, swap) = operands(message);
         let after = match message.op {
-            SendOp::FetchAdd => before.wrapping_add(compare),
+            Op::FetchAdd => before.wrapping_add(compare),
             _ if before == compare => swap,
             _ => before,
         };
@@ -248,7 +248,7 @@ impl ResponderEnv for Env<'_> {
         );
         let message = &mut flow.messages[truth.message];
         assert!(
-            message.op == SendOp::AtomicWrite && !message.done,
+            message.op == Op::AtomicWrite && !message.done,
             "executed twice"
         );
         assert_eq!(start, message.place);
@@ -266,10 +266,7 @@ impl ResponderEnv for Env<'_> {
         let flow = &mut oracle.flows[truth.flow];
         assert_eq!(truth.relative, flow.executed, "a FLUSH out of order");
         let message = &mut flow.messages[truth.message];
-        assert!(
-            message.op == SendOp::Flush && !message.done,
-            "executed twice"
-        );
+        assert!(message.op == Op::Flush && !message.done, "executed twice");
         let bits = message.imm_or_key;
         assert_eq!(
             (flush.global, flush.persistent),
@@ -353,7 +350,7 @@ impl ResponderEnv for Env<'_> {
                     // The packet with the immediate was refused for its key.
                     Status::LocAccess => {
                         let refused = oracle.handling.map(|truth| &flow.messages[truth.message]);
-                        refused.is_some_and(|message| message.op == SendOp::WriteImm)
+                        refused.is_some_and(|message| message.op == Op::WriteImm)
                     }
                     status => current.fault.is_some_and(|fault| fault.status() == status),
                 };
@@ -374,12 +371,12 @@ impl ResponderEnv for Env<'_> {
             words(message)
         );
         let datagram = flow.service == Service::Ud;
-        let written = message.op == SendOp::WriteImm;
+        let written = message.op == Op::WriteImm;
         let before = if datagram { 40 } else { 0 };
         assert_eq!(completion.byte_len, message.len + before);
-        let imm = matches!(message.op, SendOp::SendImm | SendOp::WriteImm);
+        let imm = matches!(message.op, Op::SendImm | Op::WriteImm);
         assert_eq!(completion.imm, imm.then_some(message.imm_or_key));
-        let invalidated = message.op == SendOp::SendInv;
+        let invalidated = message.op == Op::SendInv;
         assert_eq!(
             completion.invalidated,
             invalidated.then_some(message.imm_or_key)

@@ -144,7 +144,7 @@ impl World {
         let incoming = self.oracle.sides[qp].peer;
         let flow = &self.oracle.flows[incoming];
         let executed = |m: &&crate::flow::Message| {
-            m.op.is_read_or_atomic() && m.started && m.first + m.packets <= flow.executed
+            m.op.typed().is_read_or_atomic() && m.started && m.first + m.packets <= flow.executed
         };
         let messages: Vec<_> = flow.messages.iter().filter(executed).collect();
         if messages.is_empty() {

@@ -118,7 +118,7 @@ impl World {
             trace!(oracle, "    {qp} posts message {local}: {message:?}");
             let flow = &mut oracle.flows[qp];
             flow.psns += message.packets;
-            flow.numbered += u32::from(!message.op.is_local());
+            flow.numbered += u32::from(!message.op.typed().is_local());
             flow.messages.push(message);
             flow.left -= 1;
             oracle.requests += 1;

@@ -8,6 +8,7 @@ use crate::data::data;
 use crate::flow::Trap;
 use crate::oracle::*;
 use rrxe_core::*;
+use rrxe_testkit::Op;
 
 /// Longest time, in nanoseconds, after which a responder reports a gap.
 const MAX_GAP_DELAY: u64 = 4_000_000;
@@ -46,7 +47,7 @@ impl World {
             "the next PSN of queue pair {qp}"
         );
         let waits = flow.messages.get(flow.completed);
-        let waits = waits.is_some_and(|m| m.started && !m.op.is_local());
+        let waits = waits.is_some_and(|m| m.started && !m.op.typed().is_local());
         let absent = oracle.backing.is_awaited_by(qp, Half::Send);
         let timed = side.timer.is_some() || side.send_pending;
         assert!(
@@ -101,13 +102,13 @@ impl World {
         flow.executed = reached;
         oracle.progress += 1;
         while let Some(message) = flow.messages.get_mut(flow.cursor) {
-            if message.op.is_local() {
+            if message.op.typed().is_local() {
                 flow.cursor += 1;
                 continue;
             }
             let end = message.first + message.packets;
             if end > reached {
-                let inside = reached > message.first && !message.op.is_read_or_atomic();
+                let inside = reached > message.first && !message.op.typed().is_read_or_atomic();
                 assert!(
                     inside || reached == message.first,
                     "queue pair {qp} expects PSN {reached}, inside of a READ or atomic"
@@ -121,21 +122,17 @@ impl World {
             assert!(!refused, "a wrong request was executed: {message:?}");
             let bytes = message.place..message.place + message.len as usize;
             match message.op {
-                SendOp::Read => {
+                Op::Read => {
                     message.result = oracle.hosts[host].memory[bytes].to_vec();
                 }
-                SendOp::Write | SendOp::WriteImm => {
+                Op::Write | Op::WriteImm => {
                     let there = &oracle.hosts[host].memory[bytes];
                     assert!(
                         there == data(message.data, message.len),
                         "a WRITE was executed, and its bytes are not there"
                     );
                 }
-                SendOp::CompareSwap
-                | SendOp::FetchAdd
-                | SendOp::SendInv
-                | SendOp::Flush
-                | SendOp::AtomicWrite => {
+                Op::CompareSwap | Op::FetchAdd | Op::SendInv | Op::Flush | Op::AtomicWrite => {
                     assert!(message.done, "passed over: {message:?}");
                 }
                 _ => {}

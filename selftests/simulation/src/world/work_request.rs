@@ -7,12 +7,14 @@ use crate::data::MAX_LENGTH;
 use crate::env::{operands, qkey};
 use crate::flow::{Message, Trap};
 use crate::oracle::*;
+use rrxe_core::wire::{Feth, ImmDt};
 use rrxe_core::*;
+use rrxe_testkit::{Op, Operands, Request};
 
 impl World {
     /// Generates a work request.
     pub(super) fn make_up(&mut self, qp: usize) -> (Message, SendSlot) {
-        use SendOp as O;
+        use Op as O;
         let oracle = &mut self.oracle;
         let connection = *oracle.connection(qp);
         let (flow, random) = (&mut oracle.flows[qp], &mut oracle.random);
@@ -54,7 +56,7 @@ impl World {
             _ => random.below(longest) + 1,
         }
         .min(longest);
-        if op.is_atomic() || op.is_local() {
+        if op.typed().is_atomic() || op.typed().is_local() {
             len = 0;
         }
         if op == O::AtomicWrite {
@@ -92,7 +94,7 @@ impl World {
             to: oracle.sides[qp].peer,
             srqn: 0,
             first: flow.psns,
-            packets: match op.is_local() {
+            packets: match op.typed().is_local() {
                 true => 0,
                 false if op == O::Flush => 1,
                 false => connection.mtu.packets(len),
@@ -123,7 +125,7 @@ impl World {
             let remote = len > 0 && matches!(op, O::Write | O::WriteImm | O::Read);
             message.trap = match (connection.service, op) {
                 (Service::Ud, _) if random.chance(500) => Trap::Qkey,
-                (Service::Xrc, _) if op.uses_receive() && random.chance(600) => Trap::Queue,
+                (Service::Xrc, _) if op.typed().uses_receive() && random.chance(600) => Trap::Queue,
                 (_, O::LocalInv | O::RegMr | O::BindMw) => local,
                 (_, O::CompareSwap | O::FetchAdd | O::AtomicWrite) => {
                     random.pick(&[Trap::Alignment, Trap::Access, local])
@@ -160,26 +162,34 @@ impl World {
             }
         }
         let (compare_add, swap) = operands(&message);
-        let request = SendSlot {
+        let to = Destination {
+            ah: 0,
+            qpn: FIRST_QPN + message.to as u32,
+            qkey: qkey(&message),
+        };
+        let request = Request {
             op,
             fence: message.fence,
             signaled: message.signaled,
             solicited: message.solicited,
             length: len,
-            remote_addr: ADDRESS + message.place as u64,
-            rkey_or_qkey: match connection.service {
-                Service::Ud => qkey(&message),
-                _ => rkey,
-            },
-            imm_or_key: message.imm_or_key,
-            compare_add,
-            swap,
-            remote_qpn: match connection.service {
-                Service::Xrc => message.srqn,
-                _ => FIRST_QPN + message.to as u32,
-            },
-            ..SendSlot::default()
+            va: ADDRESS + message.place as u64,
+            rkey,
+            imm: ImmDt::from_verbs(message.imm_or_key),
+            key: message.imm_or_key,
+            feth: Feth::from_bytes(&message.imm_or_key.to_be_bytes()),
+            atomic: Operands { compare_add, swap },
+            to: (connection.service == Service::Ud).then_some(to),
+            srqn: message.srqn,
         };
-        (message, request)
+        let mut slot = SendSlot::from(request);
+        match message.trap {
+            // The driver finds half of the errors before the requester does.
+            Trap::Local(fault, 0) if !slot.op.is_local() && message.data % 2 == 0 => {
+                slot.op = SendOp::Invalid(fault);
+            }
+            _ => {}
+        }
+        (message, slot)
     }
 }

@@ -8,8 +8,8 @@ use super::*;
 #[test]
 fn f_10_strange_acknowledgements() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     for n in [2, 3, 1 << 22, 1 << 23, 0xff_ffff] {
         for syndrome in [ACK, SEQUENCE_ERROR, Syndrome::Nak(NakCode::RemoteAccess)] {
@@ -32,15 +32,11 @@ fn f_10_strange_acknowledgements() {
 /// F-14: answers of the wrong kind.
 #[test]
 fn f_14_bad_responses() {
-    let cases: [(SendOp, u32, Packet); 4] = [
-        (SendOp::Send, 1, response(Operation::ReadResponseOnly, 0, 1)),
-        (SendOp::Send, 1, atomic_ack(0, 0)),
-        (SendOp::Read, 1, atomic_ack(0, 0)),
-        (
-            SendOp::FetchAdd,
-            8,
-            response(Operation::ReadResponseOnly, 0, 8),
-        ),
+    let cases: [(Op, u32, Packet); 4] = [
+        (Op::Send, 1, response(Operation::ReadResponseOnly, 0, 1)),
+        (Op::Send, 1, atomic_ack(0, 0)),
+        (Op::Read, 1, atomic_ack(0, 0)),
+        (Op::FetchAdd, 8, response(Operation::ReadResponseOnly, 0, 8)),
     ];
     for (op, length, packet) in cases {
         let mut host = host();
@@ -49,9 +45,9 @@ fn f_14_bad_responses() {
 }
 
 /// Checks that the answer fails the work request and the queue.
-fn bad_response(host: &mut Host, op: SendOp, length: u32, packet: &Packet) {
+fn bad_response(host: &mut Host, op: Op, length: u32, packet: &Packet) {
     post(host, op, length);
-    post(host, SendOp::Send, 1);
+    post(host, Op::Send, 1);
     host.drain(0);
     let _ = host.take(0, packet, &vec![0; packet.payload_len as usize]);
     assert_eq!(
@@ -76,7 +72,7 @@ fn f_14_read_responses_out_of_sequence() {
     for (length, operation, len) in cases {
         let packet = response(operation, 0, len);
         let mut patient = host();
-        post(&mut patient, SendOp::Read, length);
+        post(&mut patient, Op::Read, length);
         patient.drain(0);
         let _ = patient.take(0, &packet, &vec![0; len]);
         assert!(patient.statuses().is_empty(), "{operation:?}");
@@ -94,12 +90,12 @@ fn f_14_read_responses_out_of_sequence() {
 
         let mut last_try = host();
         last_try.requester.set_retry_count(0);
-        bad_response(&mut last_try, SendOp::Read, length, &packet);
+        bad_response(&mut last_try, Op::Read, length, &packet);
     }
     // FIRST in the middle of a READ that was asked for only once.
     let mut host = host();
     host.requester.set_retry_count(0);
-    post(&mut host, SendOp::Read, 3 * MTU);
+    post(&mut host, Op::Read, 3 * MTU);
     host.drain(0);
     for at in 0..2 {
         let _ = host.take(
@@ -126,7 +122,7 @@ fn f_15_wrong_lengths() {
     ];
     for (operation, length, len) in cases {
         let mut host = host();
-        post(&mut host, SendOp::Read, length);
+        post(&mut host, Op::Read, length);
         host.drain(0);
         let _ = host.take(0, &response(operation, 0, len), &vec![0; len]);
         assert_eq!(
@@ -147,7 +143,7 @@ fn f_16_naks_end_the_queue() {
     ] {
         let mut host = host();
         for _ in 0..3 {
-            post(&mut host, SendOp::Send, 1);
+            post(&mut host, Op::Send, 1);
         }
         host.drain(0);
         ack(&mut host, 1, Syndrome::Nak(code));
@@ -168,7 +164,7 @@ fn a_nak_within_a_read() {
     let refused = Syndrome::Nak(NakCode::RemoteAccess);
     for buffers in [false, true] {
         let mut host = if buffers { buffering_host() } else { host() };
-        post(&mut host, SendOp::Read, 4 * MTU);
+        post(&mut host, Op::Read, 4 * MTU);
         host.drain(0);
         for later in 1..4 {
             ack(&mut host, later, refused);
@@ -191,7 +187,7 @@ fn a_nak_within_a_read() {
 #[test]
 fn d_07_reserved_syndromes() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     for byte in (0x40..=0x5f).chain(0x64..=0xff) {
         let aeth = Aeth {
@@ -213,17 +209,17 @@ fn d_07_reserved_syndromes() {
 #[test]
 fn f_19_one_answer_completes_many() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 3 * MTU);
+    post(&mut host, Op::Send, 3 * MTU);
     host.post(
-        SendSlot {
-            op: SendOp::Write,
+        Request {
+            op: Op::Write,
             ..Default::default()
         },
         vec![],
     )
     .unwrap();
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::FetchAdd, 8);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::FetchAdd, 8);
     host.drain(0);
     ack(&mut host, 1, ACK);
     assert!(host.statuses().is_empty());
@@ -246,7 +242,7 @@ fn f_19_one_answer_completes_many() {
 fn d_15_finite_credits() {
     let mut host = host();
     for n in 0..32u32 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         assert_eq!(psns(&host.drain(0)), [n]);
         ack(&mut host, n, Syndrome::Ack { credit: n as u8 });
         // Again, as a credit update.

@@ -12,7 +12,7 @@ fn credit(code: u8) -> Syndrome {
 /// Returns a host whose peer has just acknowledged PSN 0 with this credit code.
 fn host_with(code: u8) -> Host {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0]);
     ack(&mut host, 0, credit(code));
     host
@@ -24,7 +24,7 @@ fn host_with(code: u8) -> Host {
 fn d_15_one_message_without_credits() {
     let mut host = host_with(0);
     for _ in 0..3 {
-        post(&mut host, SendOp::Send, 2 * MTU);
+        post(&mut host, Op::Send, 2 * MTU);
     }
     for n in 0..3 {
         let sent = host.drain(0);
@@ -46,7 +46,7 @@ fn d_15_as_many_as_granted() {
     for (code, granted) in [(0, 1), (1, 1), (2, 2), (3, 3), (5, 6), (31, 9)] {
         let mut host = host_with(code);
         for _ in 0..9 {
-            post(&mut host, SendOp::Send, 1);
+            post(&mut host, Op::Send, 1);
         }
         assert_eq!(host.drain(0).len(), granted);
         // A grant is never revoked.
@@ -61,12 +61,12 @@ fn d_15_as_many_as_granted() {
 fn d_15_other_requests_need_no_credit() {
     let mut host = host_with(0);
     let ops = [
-        SendOp::Send,
-        SendOp::Write,
-        SendOp::Read,
-        SendOp::FetchAdd,
-        SendOp::WriteImm,
-        SendOp::Write,
+        Op::Send,
+        Op::Write,
+        Op::Read,
+        Op::FetchAdd,
+        Op::WriteImm,
+        Op::Write,
     ];
     for op in ops {
         post(&mut host, op, 8);
@@ -82,7 +82,7 @@ fn d_16_credit_updates() {
     for code in [2, 31] {
         let mut host = host_with(0);
         for _ in 0..3 {
-            post(&mut host, SendOp::Send, 1);
+            post(&mut host, Op::Send, 1);
         }
         assert_eq!(psns(&host.drain(0)), [1]);
         // Stale: older than the last acknowledgement.
@@ -99,16 +99,16 @@ fn d_16_credit_updates() {
 /// READ responses and atomic acknowledgements bring credits as well.
 #[test]
 fn d_15_answers_bring_credits() {
-    for op in [SendOp::Read, SendOp::FetchAdd] {
+    for op in [Op::Read, Op::FetchAdd] {
         let mut host = host_with(0);
         post(&mut host, op, 8);
         for _ in 0..3 {
-            post(&mut host, SendOp::Send, 1);
+            post(&mut host, Op::Send, 1);
         }
         assert_eq!(psns(&host.drain(0)), [1, 2]);
         let aeth = Aeth::new(credit(2), Psn::new(2));
         let (operation, ext, len) = match op {
-            SendOp::Read => (Operation::ReadResponseOnly, Ext::Aeth(aeth), 8),
+            Op::Read => (Operation::ReadResponseOnly, Ext::Aeth(aeth), 8),
             _ => {
                 let ack = AtomicAckEth { original: 7 };
                 (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, ack), 0)
@@ -126,7 +126,7 @@ fn d_15_answers_bring_credits() {
 fn d_15_retransmissions_need_credits() {
     let mut host = host();
     for _ in 0..4 {
-        post(&mut host, SendOp::Send, 2 * MTU);
+        post(&mut host, Op::Send, 2 * MTU);
     }
     assert_eq!(host.drain(0).len(), 8);
     ack(&mut host, 1, credit(0));
@@ -155,7 +155,7 @@ fn reset_forgets_the_credits() {
     host.requester.dest_qpn = 101;
     host.requester.start();
     for _ in 0..3 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
     }
     assert_eq!(host.drain(0).len(), 3);
 }

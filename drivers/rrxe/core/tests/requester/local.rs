@@ -18,7 +18,7 @@ fn expire_next(host: &mut Host, waiting: bool) {
 fn impatient_host() -> Host {
     let mut host = host();
     host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     for _ in 0..100 {
         expire_next(&mut host, true);
@@ -32,7 +32,7 @@ fn impatient_host() -> Host {
 fn packets_that_wait_here_use_up_no_retry() {
     let mut host = host();
     host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0]);
     for _ in 0..10 {
         expire_next(&mut host, true);
@@ -61,7 +61,7 @@ fn uncounted_retries_are_bounded() {
 fn progress_restores_uncounted_retries() {
     let mut host = impatient_host();
     ack(&mut host, 0, ACK);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     expire_next(&mut host, true);
     assert_eq!(host.requester.counters.timeouts, 0);
@@ -73,7 +73,7 @@ fn progress_restores_uncounted_retries() {
 fn packets_dropped_here_use_up_no_retry() {
     let mut host = host();
     host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0]);
     for _ in 0..10 {
         host.requester.dropped_locally();
@@ -82,7 +82,7 @@ fn packets_dropped_here_use_up_no_retry() {
     assert_eq!(host.requester.counters.retransmitted, 10);
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success]);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     expire_next(&mut host, false);
     expire_next(&mut host, false);
@@ -94,7 +94,7 @@ fn packets_dropped_here_use_up_no_retry() {
 fn naks_for_packets_dropped_here_use_up_no_retry() {
     let mut host = host();
     host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.requester.dropped_locally();
     for _ in 0..5 {
         host.drain(0);
@@ -110,7 +110,7 @@ fn naks_for_packets_dropped_here_use_up_no_retry() {
 fn a_late_timer_uses_up_no_retry() {
     for mut host in [host(), host().strict()] {
         host.requester.set_retry_count(1);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         assert_eq!(psns(&host.drain(0)), [0]);
         let mut now = TIMEOUT + TIMEOUT / 2 + 1;
         for _ in 0..3 {
@@ -138,7 +138,7 @@ fn a_late_timer_uses_up_no_retry() {
 fn late_timers_are_bounded() {
     let mut host = host();
     host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     let mut now = 0;
     for timeouts in [vec![0; 100], vec![1, 2]].concat() {

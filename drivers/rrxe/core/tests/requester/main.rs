@@ -17,8 +17,10 @@ mod window;
 
 use rrxe_core::requester::{self, MAX_FLUSH, MIN_ACK_TIMEOUT};
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};
-use rrxe_core::{wire, Ext, Fault, Packet, Progress, Psn, SendOp, SendSlot, Service, Status};
-use rrxe_testkit::{acknowledge, packet, Host, Pair, BASE, RKEY, START_PSN};
+use rrxe_core::{
+    wire, Destination, Ext, Fault, Packet, Progress, Psn, SendOp, SendSlot, Service, Status,
+};
+use rrxe_testkit::{acknowledge, packet, Host, Op, Pair, Request, BASE, DATAGRAM, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
 const ACK: Syndrome = Syndrome::ACK_UNLIMITED;
@@ -45,24 +47,15 @@ fn psn(n: u32) -> Psn {
     Psn::new(START_PSN[0]).add(n)
 }
 
-fn post(host: &mut Host, op: SendOp, length: u32) -> u64 {
-    post_with(
-        host,
-        SendSlot {
-            op,
-            length,
-            ..Default::default()
-        },
-    )
+fn post(host: &mut Host, op: Op, length: u32) -> u64 {
+    post_with(host, Request::new(op, length))
 }
 
-fn post_with(host: &mut Host, mut request: SendSlot) -> u64 {
-    request.remote_addr = BASE;
-    if request.rkey_or_qkey == 0 {
-        request.rkey_or_qkey = RKEY;
-    }
+fn post_with(host: &mut Host, mut request: Request) -> u64 {
     request.signaled = true;
-    request.remote_qpn = 42;
+    if host.service == Service::Ud {
+        request.to.get_or_insert(DATAGRAM);
+    }
     let room = request.length.max(8) as usize;
     host.post(request, vec![0x5a; room]).unwrap()
 }
@@ -91,11 +84,11 @@ fn ack_at(host: &mut Host, now: u64, n: u32, syndrome: Syndrome) {
 /// Returns a host with `count` single-packet WRITEs in flight and a measured round trip of 100 us.
 fn in_flight(count: u32) -> Host {
     let mut host = buffering_host();
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     host.drain(0);
     ack_at(&mut host, 100_000, 0, ACK);
     for _ in 0..count {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     assert_eq!(host.drain(200_000).len(), count as usize);
     host

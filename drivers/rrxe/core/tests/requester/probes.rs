@@ -94,7 +94,7 @@ fn a_late_answer_does_not_shorten_the_round_trip() {
     ack_at(&mut host, now + 1_000, 3, ACK);
     now += 100_000;
     for _ in 0..3 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     host.drain(now);
     now += 100_000;
@@ -112,7 +112,7 @@ fn a_loss_in_the_first_flight_is_probed_for() {
     let mut host = buffering_host();
     host.requester.set_timeout(14);
     for at in [100_000, 150_000, 200_000] {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
         assert_eq!(host.drain(at).len(), 1);
     }
     ack_at(&mut host, 1_100_000, 0, SEQUENCE_ERROR);
@@ -134,7 +134,7 @@ fn the_first_flight_is_probed_for() {
             host = host.strict();
         }
         host.requester.set_timeout(timeout);
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
         host.drain(0);
         host
     };
@@ -158,7 +158,7 @@ fn the_first_flight_is_probed_for() {
 fn the_first_packet_measures_the_round_trip() {
     let mut host = buffering_host();
     let asks = |host: &mut Host, now| -> Vec<bool> {
-        post(host, SendOp::Write, 4 * MTU);
+        post(host, Op::Write, 4 * MTU);
         host.drain(now).iter().map(|(p, _)| p.bth.ackreq).collect()
     };
     assert_eq!(asks(&mut host, 0), [true, false, false, true]);
@@ -182,14 +182,14 @@ fn the_shortest_round_trip_ages() {
         let mut now = 1_000_000;
         // Round trips of 1 ms.
         for n in 1..=seconds as u32 {
-            post(&mut host, SendOp::Write, 1);
+            post(&mut host, Op::Write, 1);
             host.drain(now);
             ack_at(&mut host, now + 1_000_000, n, ACK);
             now += 1_000_000_000;
         }
         let lost = seconds as u32 + 1;
         for _ in 0..3 {
-            post(&mut host, SendOp::Write, 1);
+            post(&mut host, Op::Write, 1);
         }
         host.drain(now);
         ack_at(&mut host, now + 1_000_000, lost, SEQUENCE_ERROR);
@@ -208,7 +208,7 @@ fn probes_back_off() {
     let mut host = in_flight(1);
     host.requester.set_timeout(14);
     host.requester.set_retry_count(0);
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     // Progress restarts the timers.
     ack_at(&mut host, 300_000, 1, ACK);
     host.drain(300_000);
@@ -237,7 +237,7 @@ fn probes_back_off() {
 fn f_02_no_probe_without_a_timer() {
     let mut host = in_flight(0);
     host.requester.set_timeout(0);
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     host.drain(200_000);
     assert_eq!(host.requester.next_timeout(), None);
 }
@@ -249,7 +249,7 @@ fn f_03_one_timeout_each() {
     for mut host in [host(), buffering_host(), host().strict()] {
         host.requester.set_retry_count(4);
         for _ in 0..2 {
-            post(&mut host, SendOp::Write, 1);
+            post(&mut host, Op::Write, 1);
         }
         host.drain(0);
         let mut now = 0;

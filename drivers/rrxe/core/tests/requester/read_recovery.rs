@@ -12,9 +12,9 @@ use super::*;
 fn a_nak_beyond_an_unanswered_read() {
     for (acknowledged, again) in [(false, &[2][..]), (true, &[])] {
         let mut host = in_flight(0);
-        post(&mut host, SendOp::Read, 1);
+        post(&mut host, Op::Read, 1);
         for _ in 0..3 {
-            post(&mut host, SendOp::Write, 1);
+            post(&mut host, Op::Write, 1);
         }
         host.drain(200_000);
         ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
@@ -41,9 +41,9 @@ fn a_nak_beyond_an_unanswered_read() {
 fn a_nak_of_a_peer_that_drops_beyond_an_unanswered_read() {
     let mut host = peer_drops();
     ack_at(&mut host, 500_000, 16, ACK);
-    post(&mut host, SendOp::Read, 1);
+    post(&mut host, Op::Read, 1);
     for _ in 0..3 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     assert_eq!(psns(&host.drain(500_000)), [17, 18, 19, 20]);
     ack_at(&mut host, 600_000, 18, SEQUENCE_ERROR);
@@ -84,7 +84,7 @@ fn f_12_late_responses_raise_the_tolerance() {
 fn a_peer_that_drops_reads() {
     let mut host = in_flight(0);
     for _ in 0..4 {
-        post(&mut host, SendOp::Read, 1);
+        post(&mut host, Op::Read, 1);
     }
     assert_eq!(psns(&host.drain(200_000)), [1, 2, 3, 4]);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
@@ -107,8 +107,8 @@ fn a_peer_that_drops_reads() {
 /// Returns a host that has sent a READ of `packets` packets and another READ.
 fn reading(packets: u32) -> Host {
     let mut host = buffering_host();
-    post(&mut host, SendOp::Read, packets * MTU);
-    post(&mut host, SendOp::Read, 2 * MTU);
+    post(&mut host, Op::Read, packets * MTU);
+    post(&mut host, Op::Read, 2 * MTU);
     assert_eq!(psns(&host.drain(0)), [0, packets]);
     host
 }
@@ -155,7 +155,7 @@ fn c_07_answers_that_go_on() {
     for anew in [false, true] {
         let mut host = in_flight(0);
         for _ in 0..3 {
-            post(&mut host, SendOp::Read, 3 * MTU);
+            post(&mut host, Op::Read, 3 * MTU);
         }
         host.drain(200_000);
         let mut now = 300_000;
@@ -198,7 +198,7 @@ fn f_12_no_gap_before_an_earlier_one() {
     // READs of 2, 2 and 5 packets.
     let asked = |answers: &[(Operation, u32)]| {
         let mut host = reading(2);
-        post(&mut host, SendOp::Read, 5 * MTU);
+        post(&mut host, Op::Read, 5 * MTU);
         host.drain(0);
         for &(operation, n) in answers {
             respond(&mut host, operation, n);
@@ -248,12 +248,12 @@ fn f_12_the_search_is_bounded() {
         (100, vec![0]),
     ] {
         let mut host = buffering_host();
-        post(&mut host, SendOp::Read, 4 * MTU);
+        post(&mut host, Op::Read, 4 * MTU);
         for _ in 0..local {
-            post(&mut host, SendOp::RegMr, 0);
+            post(&mut host, Op::RegMr, 0);
         }
-        post(&mut host, SendOp::Read, 2 * MTU);
-        post(&mut host, SendOp::Read, MTU);
+        post(&mut host, Op::Read, 2 * MTU);
+        post(&mut host, Op::Read, MTU);
         host.drain(0);
         for (operation, n) in [(M, 1), (M, 2), (L, 3), (O, 6)] {
             respond(&mut host, operation, n);
@@ -278,12 +278,7 @@ fn f_12_the_search_is_bounded() {
 fn f_12_no_gap_where_no_answers_are() {
     use Operation::{ReadResponseLast as L, ReadResponseOnly as O};
     let mut host = buffering_host();
-    for (op, packets) in [
-        (SendOp::Read, 2),
-        (SendOp::Read, 1),
-        (SendOp::Write, 2),
-        (SendOp::Read, 1),
-    ] {
+    for (op, packets) in [(Op::Read, 2), (Op::Read, 1), (Op::Write, 2), (Op::Read, 1)] {
         post(&mut host, op, packets * MTU);
     }
     host.drain(0);
@@ -299,7 +294,7 @@ fn f_12_a_gap_that_is_lost_again() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
     let mut host = buffering_host();
     for packets in [4, 2] {
-        post(&mut host, SendOp::Read, packets * MTU);
+        post(&mut host, Op::Read, packets * MTU);
     }
     host.drain(0);
     for (operation, n) in [(M, 1), (M, 2), (L, 3), (L, 5)] {
@@ -324,9 +319,9 @@ fn f_12_a_gap_that_is_lost_again() {
 #[test]
 fn f_11_answers_beyond_a_gap_are_kept() {
     let mut host = buffering_host();
-    post(&mut host, SendOp::FetchAdd, 8);
-    post(&mut host, SendOp::Write, 1);
-    post(&mut host, SendOp::FetchAdd, 8);
+    post(&mut host, Op::FetchAdd, 8);
+    post(&mut host, Op::Write, 1);
+    post(&mut host, Op::FetchAdd, 8);
     host.drain(0);
     ack(&mut host, 1, ACK);
     let _ = host.take(0, &atomic_ack(2, 9), &[]);
@@ -343,7 +338,7 @@ fn f_11_answers_beyond_a_gap_are_kept() {
 #[test]
 fn an_ack_for_a_read_is_not_kept() {
     let mut host = buffering_host();
-    post(&mut host, SendOp::Read, MTU);
+    post(&mut host, Op::Read, MTU);
     host.drain(0);
     ack(&mut host, 0, ACK);
     assert!(host.reorder_buffers[1].is_empty());

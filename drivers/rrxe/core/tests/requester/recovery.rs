@@ -10,7 +10,7 @@ use rrxe_core::reorder::MAX_DISTANCE;
 fn a_peer_that_buffers() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     // No new packet before it is known whether the peer keeps it.
     assert_eq!(psns(&host.drain(300_000)), [2]);
     ack_at(&mut host, 400_000, 6, ACK);
@@ -18,11 +18,11 @@ fn a_peer_that_buffers() {
     assert_eq!(psns(&host.drain(400_000)), [7]);
     // Now it is known.
     for _ in 0..3 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     host.drain(400_000);
     ack_at(&mut host, 500_000, 8, SEQUENCE_ERROR);
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     assert_eq!(psns(&host.drain(500_000)), [8, 11]);
     // The next gap.
     ack_at(&mut host, 600_000, 10, SEQUENCE_ERROR);
@@ -36,7 +36,7 @@ fn a_peer_that_buffers() {
 #[test]
 fn answers_from_far_ahead() {
     let mut host = buffering_host();
-    post(&mut host, SendOp::Read, 4096 * MTU);
+    post(&mut host, Op::Read, 4096 * MTU);
     host.drain(0);
     let middle = |n| response(Operation::ReadResponseMiddle, n, MTU as usize);
     for (n, buffered) in [
@@ -85,7 +85,7 @@ fn a_repair_that_is_due_asks_for_no_timer() {
     // A repair that waits for the answer to the next READ uses a timer, for that time only.
     let mut host = in_flight(0);
     for _ in 0..2 {
-        post(&mut host, SendOp::Read, 1);
+        post(&mut host, Op::Read, 1);
     }
     host.drain(200_000);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
@@ -179,7 +179,7 @@ fn a_peer_is_tested_again() {
     ack_at(&mut host, now, 16, ACK);
     for n in 0..200u32 {
         for _ in 0..16 {
-            post(&mut host, SendOp::Write, 1);
+            post(&mut host, Op::Write, 1);
         }
         let first = 17 + 16 * n;
         assert_eq!(psns(&host.drain(now))[0], first);
@@ -195,7 +195,7 @@ fn a_peer_is_tested_again() {
     // The peer has kept the others.
     ack_at(&mut host, now, 17 + 16 * 200 - 1, ACK);
     for _ in 0..16 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     let next = psns(&host.drain(now))[0];
     ack_at(&mut host, now + 100_000, next, SEQUENCE_ERROR);
@@ -216,7 +216,7 @@ fn a_peer_that_buffers_after_all() {
     host.budget = 16;
     assert_eq!(psns(&host.drain(600_000)), [16]);
     for _ in 0..3 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     host.drain(600_000);
     ack_at(&mut host, 700_000, 17, SEQUENCE_ERROR);
@@ -272,7 +272,7 @@ fn lost_in_a_row() {
     assert_eq!(host.statuses(), [Status::Success; 21]);
     // The next loss is a single one.
     for _ in 0..3 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     host.drain(now);
     ack_at(&mut host, now + 100_000, 21, SEQUENCE_ERROR);

@@ -9,7 +9,7 @@ use super::*;
 fn f_02_no_timer() {
     let mut host = host();
     host.requester.set_timeout(0);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert_eq!(host.drain(0).len(), 1);
     assert_eq!(host.requester.next_timeout(), None);
 }
@@ -50,8 +50,8 @@ fn f_03_retries_are_counted() {
         }
         pair.filter = Some(Box::new(|_, _| true));
         pair.hosts[0].requester.set_retry_count(retries);
-        post(&mut pair.hosts[0], SendOp::Send, 1);
-        post(&mut pair.hosts[0], SendOp::Send, 1);
+        post(&mut pair.hosts[0], Op::Send, 1);
+        post(&mut pair.hosts[0], Op::Send, 1);
         let start = pair.now;
         pair.run();
         let times = pair.sent_by(0).iter().filter(|p| p.psn() == psn(0)).count();
@@ -72,7 +72,7 @@ fn f_03_retries_are_counted() {
 fn f_06_sequence_naks_use_up_retries() {
     let mut host = host();
     host.requester.set_retry_count(3);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     for _ in 0..3 {
         assert_eq!(psns(&host.drain(0)), [0]);
         ack(&mut host, 0, SEQUENCE_ERROR);
@@ -89,10 +89,10 @@ fn f_06_sequence_naks_use_up_retries() {
 #[test]
 fn f_07_retransmission_repeats() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 3 * MTU + 1);
-    post(&mut host, SendOp::Read, 5 * MTU);
-    post(&mut host, SendOp::FetchAdd, 8);
-    post(&mut host, SendOp::WriteImm, 10);
+    post(&mut host, Op::Send, 3 * MTU + 1);
+    post(&mut host, Op::Read, 5 * MTU);
+    post(&mut host, Op::FetchAdd, 8);
+    post(&mut host, Op::WriteImm, 10);
     let sent = host.drain(0);
     assert_eq!(psns(&sent), [0, 1, 2, 3, 4, 9, 10]);
     ack(&mut host, 1, ACK);
@@ -107,7 +107,7 @@ fn f_07_retransmission_repeats() {
 fn f_08_a_nak_acknowledges() {
     let mut host = host();
     for _ in 0..4 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
     }
     host.drain(0);
     ack(&mut host, 2, SEQUENCE_ERROR);
@@ -121,11 +121,11 @@ fn f_08_a_nak_acknowledges() {
 /// F-11: an ACK beyond a READ does not complete the work requests after the READ.
 #[test]
 fn f_11_implied_nak() {
-    for (op, length, psns_taken) in [(SendOp::Read, 3 * MTU, 3), (SendOp::FetchAdd, 8, 1)] {
+    for (op, length, psns_taken) in [(Op::Read, 3 * MTU, 3), (Op::FetchAdd, 8, 1)] {
         let mut host = host();
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         post(&mut host, op, length);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
         ack(&mut host, 1 + psns_taken, ACK);
         assert_eq!(host.statuses(), [Status::Success]);
@@ -143,7 +143,7 @@ fn f_11_implied_nak() {
 #[test]
 fn f_12_gap_is_asked_for_at_once() {
     let mut host = host();
-    post(&mut host, SendOp::Read, 4 * MTU + 100);
+    post(&mut host, Op::Read, 4 * MTU + 100);
     assert_eq!(host.drain(0).len(), 1);
     let mtu = MTU as usize;
     let _ = host.take(
@@ -201,8 +201,8 @@ fn f_12_gap_is_asked_for_at_once() {
 fn e_05_rnr_wait() {
     for code in 0..32u8 {
         let mut host = host();
-        post(&mut host, SendOp::Send, 1);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
         let now = 1_000;
         let _ = host.take(
@@ -252,7 +252,7 @@ fn e_07_rnr_retries() {
         let mut host = host();
         host.requester.set_retry_count(0);
         host.requester.set_rnr_retry(retries);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
         for _ in 0..retries {
             rnr_round(&mut host, 0);
@@ -280,7 +280,7 @@ fn e_07_endless_retries_become_rare() {
     host.requester.set_rnr_retry(7);
     let mut now = 0;
     for message in 0..2 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         assert_eq!(psns(&host.drain(now)), [message]);
         let since = now + ROUND_TRIP;
         let mut waits = Vec::new();
@@ -315,7 +315,7 @@ fn e_07_endless_retries_become_rare() {
 fn e_07_the_driver_limits_slow_retries() {
     let mut host = host();
     host.requester.set_rnr_retry(7);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     let nak = acknowledge(psn(0), Syndrome::RnrNak { timer: 1 });
     host.driver.rnr_retry.0 = 1_000_000_000;
@@ -341,7 +341,7 @@ fn e_08_sequence_naks_behind_rnr_naks() {
     let mut host = host();
     host.requester.set_retry_count(1);
     for _ in 0..3 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
     }
     let mut now = 0;
     host.drain(now);
@@ -373,8 +373,8 @@ fn e_08_sequence_naks_behind_rnr_naks() {
 fn e_09_progress_reloads() {
     let mut host = host();
     host.requester.set_rnr_retry(1);
-    post(&mut host, SendOp::Send, 2 * MTU);
-    post(&mut host, SendOp::Read, 1);
+    post(&mut host, Op::Send, 2 * MTU);
+    post(&mut host, Op::Read, 1);
     host.drain(0);
     rnr_round(&mut host, 0);
     rnr_round(&mut host, 1);
@@ -390,12 +390,12 @@ fn e_09_progress_reloads() {
 /// waits as long as the peer has said, from then on.
 #[test]
 fn e_05_rnr_beyond_an_unanswered_read() {
-    let ops = [(SendOp::FetchAdd, 8, 1), (SendOp::Read, 3 * MTU, 3)];
+    let ops = [(Op::FetchAdd, 8, 1), (Op::Read, 3 * MTU, 3)];
     for ((op, len, packets), buffers) in ops.into_iter().flat_map(|op| [(op, true), (op, false)]) {
         let mut host = if buffers { buffering_host() } else { host() };
         post(&mut host, op, len);
-        post(&mut host, SendOp::Send, 1);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
+        post(&mut host, Op::Send, 1);
         assert_eq!(psns(&host.drain(0)), [0, packets, packets + 1]);
         let nak = acknowledge(psn(packets), Syndrome::RnrNak { timer: 14 });
         let _ = host.take(0, &nak, &[]);
@@ -412,7 +412,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         // Its answer does not end the wait.
         let deadline = wire::rnr_timer(14);
         let now = deadline - 10_000;
-        if op == SendOp::Read {
+        if op == Op::Read {
             let answers = [
                 Operation::ReadResponseFirst,
                 Operation::ReadResponseMiddle,
@@ -441,8 +441,8 @@ fn e_05_rnr_beyond_an_unanswered_read() {
 #[test]
 fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let mut host = buffering_host();
-    post(&mut host, SendOp::FetchAdd, 8);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::FetchAdd, 8);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     // 655 ms.
     let nak = acknowledge(psn(1), Syndrome::RnrNak { timer: 0 });
@@ -462,12 +462,12 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
 fn a_nak_that_the_timer_overtook_is_stale() {
     let mut host = buffering_host();
     host.requester.set_retry_count(1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     // The round trip: 100 us.
     let _ = host.take(100_000, &acknowledge(psn(0), ACK), &[]);
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(200_000);
     while host.requester.counters.timeouts == 0 {
         let at = host.requester.next_timeout().unwrap();
@@ -488,8 +488,8 @@ fn a_nak_that_the_timer_overtook_is_stale() {
 #[test]
 fn progress_ends_an_rnr_wait() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     ack(&mut host, 0, Syndrome::RnrNak { timer: 1 });
     assert!(host.drain(0).is_empty());
@@ -502,7 +502,7 @@ fn progress_ends_an_rnr_wait() {
 fn no_timer_while_nothing_is_in_flight() {
     let mut host = host();
     for _ in 0..3 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
     }
     host.drain(0);
     let outcome = host.take(0, &acknowledge(psn(0), SEQUENCE_ERROR), &[]);
@@ -519,8 +519,8 @@ fn no_timer_while_nothing_is_in_flight() {
 #[test]
 fn an_ack_within_a_read() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::Read, 3 * MTU);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::Read, 3 * MTU);
     host.drain(0);
     ack(&mut host, 2, ACK);
     assert_eq!(host.statuses(), [Status::Success]);
@@ -532,10 +532,10 @@ fn an_ack_within_a_read() {
 #[test]
 fn window_after_a_retry() {
     let mut host = host();
-    post(&mut host, SendOp::Read, 500 * MTU);
+    post(&mut host, Op::Read, 500 * MTU);
     host.drain(0);
     let deadline = host.requester.next_timeout().unwrap();
     let _ = host.timeout(deadline);
-    post(&mut host, SendOp::Write, 1000 * MTU);
+    post(&mut host, Op::Write, 1000 * MTU);
     assert_eq!(host.drain(deadline).len(), 16);
 }

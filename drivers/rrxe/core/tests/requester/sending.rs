@@ -9,10 +9,10 @@ fn packets_of_a_message() {
     let mut host = host();
     post_with(
         &mut host,
-        SendSlot {
-            op: SendOp::WriteImm,
+        Request {
+            op: Op::WriteImm,
             length: 2 * MTU + 5,
-            imm_or_key: u32::from_ne_bytes([1, 2, 3, 4]),
+            imm: wire::ImmDt([1, 2, 3, 4]),
             solicited: true,
             ..Default::default()
         },
@@ -46,8 +46,8 @@ fn packets_of_a_message() {
 #[test]
 fn a_plain_write_is_never_solicited() {
     let mut host = host();
-    let request = SendSlot {
-        op: SendOp::Write,
+    let request = Request {
+        op: Op::Write,
         length: 1,
         solicited: true,
         ..Default::default()
@@ -59,7 +59,7 @@ fn a_plain_write_is_never_solicited() {
 /// A request that the service does not support, or of a wrong length, fails without a packet.
 #[test]
 fn refused_requests_fail() {
-    use SendOp as O;
+    use Op as O;
     use Service as S;
     for (service, op, length, status) in [
         (S::Rc, O::Write, (1 << 31) + 1, Status::LocLen),
@@ -70,7 +70,7 @@ fn refused_requests_fail() {
         (S::Ud, O::Write, 8, Status::LocQpOp),
     ] {
         let mut host = Host::new(service, 0, MTU);
-        let request = SendSlot {
+        let request = Request {
             op,
             length,
             ..Default::default()
@@ -86,7 +86,7 @@ fn refused_requests_fail() {
 fn a_full_queue_takes_nothing() {
     let mut rc = host();
     for _ in 0..rrxe_testkit::DEPTH {
-        post(&mut rc, SendOp::Send, 0);
+        post(&mut rc, Op::Send, 0);
     }
     assert!(!rc.requester.can_post(&rc.slots));
     assert_eq!(rc.post(SendSlot::default(), vec![]), None);
@@ -97,16 +97,15 @@ fn a_full_queue_takes_nothing() {
     assert!(none.drain(0).is_empty());
 }
 
-/// A work request that the driver declares malformed fails in its turn, as a SEND without payload.
+/// A work request that the driver declares malformed fails in its turn, without a packet.
 #[test]
 fn malformed_requests_fail_in_their_turn() {
     let mut host = host();
-    post(&mut host, SendOp::Write, 8);
+    post(&mut host, Op::Write, 8);
     let malformed = SendSlot {
-        op: SendOp::Read,
-        fault: Some(Fault::Length),
+        op: SendOp::Invalid(Fault::Length),
         length: 8,
-        ..Default::default()
+        ..SendSlot::default()
     };
     host.post(malformed, vec![]).unwrap();
     assert_eq!(psns(&host.drain(0)), [0]);
@@ -114,7 +113,7 @@ fn malformed_requests_fail_in_their_turn() {
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success, Status::LocLen]);
     let completion = host.driver.sent[1].completion;
-    assert!(completion.signaled && completion.op == SendOp::Send && completion.byte_len == 0);
+    assert!(completion.report() && completion.byte_len == 0);
     assert!(host.error);
 }
 
@@ -127,11 +126,7 @@ fn f_23_reads_outstanding() {
         for i in 0..40 {
             post(
                 &mut host,
-                if i % 3 == 0 {
-                    SendOp::FetchAdd
-                } else {
-                    SendOp::Read
-                },
+                if i % 3 == 0 { Op::FetchAdd } else { Op::Read },
                 8,
             );
         }
@@ -154,8 +149,8 @@ fn f_23_reads_outstanding() {
 fn no_reads_at_all() {
     let mut host = host();
     host.requester.max_rd_atomic = 0;
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::Read, 1);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::Read, 1);
     assert_eq!(psns(&host.drain(0)), [0]);
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success, Status::LocQpOp]);
@@ -165,14 +160,14 @@ fn no_reads_at_all() {
 #[test]
 fn f_24_fence() {
     let mut host = host();
-    post(&mut host, SendOp::Read, 8);
-    let fenced = SendSlot {
-        op: SendOp::Write,
+    post(&mut host, Op::Read, 8);
+    let fenced = Request {
+        op: Op::Write,
         fence: true,
         ..Default::default()
     };
     post_with(&mut host, fenced);
-    post(&mut host, SendOp::Send, 0);
+    post(&mut host, Op::Send, 0);
     assert_eq!(psns(&host.drain(0)), [0]);
     let outcome = host.take(0, &response(Operation::ReadResponseOnly, 0, 8), &[0; 8]);
     assert!(outcome.transmit);
@@ -183,10 +178,10 @@ fn f_24_fence() {
 #[test]
 fn f_28_zero_length_read() {
     let mut host = host();
-    post(&mut host, SendOp::Read, 0);
-    post(&mut host, SendOp::Read, 2 * MTU + 1);
-    post(&mut host, SendOp::CompareSwap, 8);
-    post(&mut host, SendOp::Send, 0);
+    post(&mut host, Op::Read, 0);
+    post(&mut host, Op::Read, 2 * MTU + 1);
+    post(&mut host, Op::CompareSwap, 8);
+    post(&mut host, Op::Send, 0);
     assert_eq!(psns(&host.drain(0)), [0, 1, 4, 5]);
     let _ = host.take(0, &response(Operation::ReadResponseOnly, 0, 0), &[]);
     assert_eq!(host.statuses(), [Status::Success]);
@@ -197,13 +192,13 @@ fn f_28_zero_length_read() {
 fn largest_read() {
     let mut host = Host::new(Service::Rc, 0, 256);
     host.requester.max_rd_atomic = 4;
-    let read = SendSlot {
-        op: SendOp::Read,
+    let read = Request {
+        op: Op::Read,
         length: 1 << 31,
         ..Default::default()
     };
     host.post(read, vec![]).unwrap();
-    post(&mut host, SendOp::Send, 0);
+    post(&mut host, Op::Send, 0);
     assert_eq!(psns(&host.drain(0)), [0]);
     assert_eq!(host.requester.next_psn(), psn(1 << 23).get());
     host.driver.sq[0].data = vec![0; 256];
@@ -220,7 +215,7 @@ fn largest_read() {
 #[test]
 fn window() {
     let mut host = host();
-    post(&mut host, SendOp::Write, 1000 * MTU);
+    post(&mut host, Op::Write, 1000 * MTU);
     let sent = host.drain(0);
     assert_eq!(sent.len(), 64);
     let asking: Vec<u32> = sent
@@ -239,10 +234,10 @@ fn window() {
 #[test]
 fn reads_do_not_fill_the_window() {
     let mut host = host();
-    post(&mut host, SendOp::Read, 500 * MTU);
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::FetchAdd, 8);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Read, 500 * MTU);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::FetchAdd, 8);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0, 500, 501, 502]);
 }
 
@@ -250,14 +245,14 @@ fn reads_do_not_fill_the_window() {
 #[test]
 fn responses_do_not_widen_the_window() {
     let mut host = host();
-    post(&mut host, SendOp::Write, 256 * MTU);
+    post(&mut host, Op::Write, 256 * MTU);
     let before = 256;
     while host.statuses().is_empty() {
         let sent = psns(&host.drain(0));
         ack(&mut host, *sent.last().unwrap(), ACK);
     }
-    post(&mut host, SendOp::Read, 500 * MTU);
-    post(&mut host, SendOp::Write, 1000 * MTU);
+    post(&mut host, Op::Read, 500 * MTU);
+    post(&mut host, Op::Write, 1000 * MTU);
     let sent = host.drain(0);
     assert_eq!(sent.len(), 256);
     // The acknowledgement that opens the window was requested recently.
@@ -282,7 +277,7 @@ fn responses_do_not_widen_the_window() {
 #[test]
 fn no_room() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 3 * MTU);
+    post(&mut host, Op::Send, 3 * MTU);
     host.driver.room = Some(1);
     let progress = host
         .requester
@@ -298,7 +293,7 @@ fn no_room() {
 fn budget_without_packets() {
     let mut host = host();
     for _ in 0..6 {
-        post(&mut host, SendOp::RegMr, 0);
+        post(&mut host, Op::RegMr, 0);
     }
     host.budget = 4;
     assert!(host.transmit(0));
@@ -306,13 +301,7 @@ fn budget_without_packets() {
     assert!(!host.transmit(0));
     assert_eq!(host.statuses(), [Status::Success; 6]);
     // Packets and local operations share the budget.
-    for op in [
-        SendOp::Send,
-        SendOp::RegMr,
-        SendOp::Send,
-        SendOp::RegMr,
-        SendOp::Send,
-    ] {
+    for op in [Op::Send, Op::RegMr, Op::Send, Op::RegMr, Op::Send] {
         post(&mut host, op, 0);
     }
     assert!(host.transmit(0));
@@ -325,7 +314,7 @@ fn budget_without_packets() {
 fn budget_of_long_datagrams() {
     let mut host = Host::new(Service::Ud, 0, MTU);
     for _ in 0..6 {
-        post(&mut host, SendOp::Send, MTU + 1);
+        post(&mut host, Op::Send, MTU + 1);
     }
     host.budget = 4;
     assert!(host.transmit(0));
@@ -338,12 +327,12 @@ fn budget_of_long_datagrams() {
 #[test]
 fn local_operations() {
     let mut host = host();
-    post(&mut host, SendOp::LocalInv, 0);
+    post(&mut host, Op::LocalInv, 0);
     assert!(host.drain(0).is_empty());
     assert_eq!(host.statuses(), [Status::Success]);
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::RegMr, 0);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::RegMr, 0);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0, 1]);
     assert_eq!(host.statuses(), [Status::Success]);
     // A retransmission skips it.
@@ -353,12 +342,12 @@ fn local_operations() {
     assert_eq!(host.driver.local_ops.len(), 2);
     ack(&mut host, 0, ACK);
     assert_eq!(host.statuses(), [Status::Success; 3]);
-    host.driver.local_fault = Some(Fault::Protection);
-    post(&mut host, SendOp::RegMr, 0);
+    host.driver.local_fault = Some(Status::MwBind);
+    post(&mut host, Op::BindMw, 0);
     host.drain(0);
     assert!(!host.error);
     ack(&mut host, 1, ACK);
-    assert_eq!(host.statuses()[3..], [Status::Success, Status::LocQpOp]);
+    assert_eq!(host.statuses()[3..], [Status::Success, Status::MwBind]);
     assert!(host.error);
 }
 
@@ -368,11 +357,11 @@ fn local_operations() {
 #[test]
 fn f_25_local_invalidate() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
-    post(&mut host, SendOp::Read, 1);
-    post(&mut host, SendOp::LocalInv, 0);
-    post(&mut host, SendOp::RegMr, 0);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
+    post(&mut host, Op::Read, 1);
+    post(&mut host, Op::LocalInv, 0);
+    post(&mut host, Op::RegMr, 0);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0, 1]);
     assert!(host.driver.local_ops.is_empty());
     ack(&mut host, 0, ACK);
@@ -389,7 +378,7 @@ fn f_25_local_invalidate() {
     assert_eq!(host.statuses(), [Status::Success; 4]);
     // With nothing before it, it is executed at once.
     let _ = host.take(deadline, &acknowledge(psn(2), ACK), &[]);
-    post(&mut host, SendOp::LocalInv, 0);
+    post(&mut host, Op::LocalInv, 0);
     assert!(host.drain(deadline).is_empty());
     assert_eq!(host.statuses(), [Status::Success; 6]);
 }
@@ -398,7 +387,7 @@ fn f_25_local_invalidate() {
 #[test]
 fn h_07_uc_sends() {
     let mut host = Host::new(Service::Uc, 0, MTU);
-    post(&mut host, SendOp::Write, 400 * MTU);
+    post(&mut host, Op::Write, 400 * MTU);
     let sent = host.drain(0);
     assert_eq!(sent.len(), 400);
     assert!(sent.iter().all(|(p, _)| !p.bth.ackreq));
@@ -413,10 +402,10 @@ fn a_34_datagrams() {
     for qkey in [0x77, 0x8000_0077] {
         post_with(
             &mut host,
-            SendSlot {
-                op: SendOp::SendImm,
+            Request {
+                op: Op::SendImm,
                 length: 5,
-                rkey_or_qkey: qkey,
+                to: Some(Destination { qkey, ..DATAGRAM }),
                 ..Default::default()
             },
         );
@@ -424,7 +413,7 @@ fn a_34_datagrams() {
     let sent = host.drain(0);
     for ((packet, payload), qkey) in sent.iter().zip([0x77, rrxe_testkit::QKEY]) {
         assert_eq!(packet.operation, Operation::SendOnlyImm);
-        assert_eq!((packet.bth.dest_qpn, packet.bth.pkey), (42, 0xffff));
+        assert_eq!((packet.bth.dest_qpn, packet.bth.pkey), (101, 0xffff));
         let Ext::DethImm(deth, _) = packet.ext else {
             panic!()
         };
@@ -442,10 +431,10 @@ fn a_34_general_services() {
     host.requester.qkey = 0x8001_0000;
     post_with(
         &mut host,
-        SendSlot {
-            op: SendOp::Send,
+        Request {
+            op: Op::Send,
             length: 5,
-            rkey_or_qkey: 0x77,
+            to: Some(DATAGRAM),
             ..Default::default()
         },
     );

@@ -12,11 +12,11 @@ fn local_fault_waits_for_its_turn() {
         (Fault::Malformed, Status::LocQpOp),
     ] {
         let mut host = host();
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.driver.sq[1].fault = Some(fault);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         assert!(host.drain(0).is_empty());
         assert!(!host.error);
         ack(&mut host, 0, ACK);
@@ -35,7 +35,7 @@ fn j_13_flushed_in_parts() {
         host.slots
             .resize(2 * MAX_FLUSH as usize, SendSlot::default());
         for _ in 0..=COUNT {
-            post(&mut host, SendOp::Send, 1);
+            post(&mut host, Op::Send, 1);
         }
         host.driver.sq[0].fault = Some(Fault::Protection);
         let mut poll = || {
@@ -60,8 +60,8 @@ fn j_13_flushed_in_parts() {
 #[test]
 fn j_05_send_queue_drained() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 100 * MTU);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 100 * MTU);
+    post(&mut host, Op::Send, 1);
     assert_eq!(host.drain(0).len(), 64);
     host.requester.pause();
     assert!(!host.requester.is_drained(&host.slots));
@@ -72,7 +72,7 @@ fn j_05_send_queue_drained() {
     ack(&mut host, 99, ACK);
     assert!(host.drain(0).is_empty());
     assert!(host.requester.is_drained(&host.slots));
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert!(host.drain(0).is_empty());
     host.requester.start();
     assert_eq!(psns(&host.drain(0)), [100, 101]);
@@ -86,11 +86,11 @@ fn i_02_datagrams_longer_than_the_mtu() {
     host.requester.reset();
     host.requester.mtu = rrxe_core::Mtu::from_bytes(MTU).unwrap();
     let first = host.requester.next_psn();
-    post(&mut host, SendOp::Send, MTU + 1);
+    post(&mut host, Op::Send, MTU + 1);
     host.requester.start();
     assert!(host.drain(0).is_empty());
-    post(&mut host, SendOp::Send, 5000);
-    post(&mut host, SendOp::Send, MTU);
+    post(&mut host, Op::Send, 5000);
+    post(&mut host, Op::Send, MTU);
     let sent = host.drain(0);
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].0.psn().get(), first);
@@ -103,20 +103,20 @@ fn i_02_datagrams_longer_than_the_mtu() {
 fn j_09_send_queue_error() {
     for service in [Service::Uc, Service::Ud] {
         let mut host = Host::new(service, 0, MTU);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.driver.sq[1].fault = Some(Fault::Protection);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
         let expected = [Status::Success, Status::LocProt, Status::WrFlush];
         assert_eq!(host.statuses(), expected);
         assert!(host.sqe && !host.error);
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         host.drain(0);
         assert_eq!(host.statuses()[3..], [Status::WrFlush]);
         host.requester.start();
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
         assert_eq!(host.drain(0).len(), 1);
         assert_eq!(host.statuses()[4..], [Status::Success]);
     }
@@ -127,7 +127,7 @@ fn j_09_send_queue_error() {
 fn j_13_flush() {
     let mut host = host();
     for _ in 0..3 {
-        post(&mut host, SendOp::Send, 1);
+        post(&mut host, Op::Send, 1);
     }
     host.drain(0);
     ack(&mut host, 0, ACK);
@@ -138,11 +138,11 @@ fn j_13_flush() {
     );
     assert_eq!(host.requester.next_timeout(), None);
     ack(&mut host, 2, ACK);
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert!(host.drain(0).is_empty());
     assert_eq!(host.statuses()[3..], [Status::WrFlush]);
     host.requester.start();
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert!(host.drain(0).is_empty());
 }
 
@@ -150,14 +150,14 @@ fn j_13_flush() {
 #[test]
 fn j_17_reset() {
     let mut host = host();
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     host.drain(0);
     host.go_to_error();
     host.requester.reset();
     host.requester.set_psn(0x77);
     host.requester.dest_qpn = 101;
     // nothing is sent before it is ready to send.
-    post(&mut host, SendOp::Send, 1);
+    post(&mut host, Op::Send, 1);
     assert!(host.drain(0).is_empty());
     host.requester.start();
     let sent = host.drain(0);

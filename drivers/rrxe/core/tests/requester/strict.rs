@@ -12,11 +12,11 @@ fn strict_host() -> Host {
 /// from PSN 1 on, and the current time.
 fn measured(writes: u32) -> (Host, u64) {
     let mut host = strict_host();
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     host.drain(0);
     let _ = host.take(50_000, &acknowledge(psn(0), ACK), &[]);
     for _ in 0..writes {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     assert_eq!(host.drain(100_000).len() as u32, writes);
     (host, 100_000)
@@ -75,8 +75,8 @@ fn f_07_lost_retransmission() {
 #[test]
 fn f_12_gap_in_answers() {
     let mut host = strict_host();
-    post(&mut host, SendOp::Read, 4 * MTU);
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Read, 4 * MTU);
+    post(&mut host, Op::Write, 1);
     assert_eq!(psns(&host.drain(0)), [0, 4]);
     let first = response(Operation::ReadResponseFirst, 0, 1024);
     let _ = host.take(0, &first, &[0; 1024]);
@@ -98,7 +98,7 @@ fn reset_keeps_the_mode() {
     host.requester.set_retry_count(7);
     host.requester.start();
     for _ in 0..4 {
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
     }
     host.drain(0);
     ack(&mut host, 1, SEQUENCE_ERROR);
@@ -118,8 +118,8 @@ fn strict_ends_on_a_bad_link() {
         pair.link.jitter = 20_000;
         for n in 0..20u8 {
             pair.hosts[1].post_recv(n.into(), 5 * MTU as usize);
-            let request = SendSlot {
-                op: SendOp::Send,
+            let request = Request {
+                op: Op::Send,
                 length: 5 * MTU,
                 ..Default::default()
             };

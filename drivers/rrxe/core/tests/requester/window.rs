@@ -9,7 +9,7 @@ use super::*;
 fn writing() -> Host {
     let mut host = in_flight(0);
     host.budget = 2048;
-    post(&mut host, SendOp::Write, 20_000 * MTU);
+    post(&mut host, Op::Write, 20_000 * MTU);
     host
 }
 
@@ -32,7 +32,7 @@ fn rounds(host: &mut Host, mut now: u64, time: u64, count: usize) -> (Vec<usize>
 fn the_first_flight() {
     for (mtu, packets) in [(256, 256), (512, 128), (1024, 64), (2048, 32), (4096, 16)] {
         let mut host = Host::new(Service::Rc, 0, mtu);
-        post(&mut host, SendOp::Write, 300 * mtu);
+        post(&mut host, Op::Write, 300 * mtu);
         assert_eq!(host.drain(0).len(), packets, "MTU {mtu}");
     }
 }
@@ -185,10 +185,10 @@ fn a_timeout_starts_the_window_again() {
 fn long_queues(shortest: u64) -> (Host, u32, u64) {
     let mut host = buffering_host();
     host.budget = 2048;
-    post(&mut host, SendOp::Write, 1);
+    post(&mut host, Op::Write, 1);
     host.drain(0);
     ack_at(&mut host, shortest, 0, ACK);
-    post(&mut host, SendOp::Write, 20_000 * MTU);
+    post(&mut host, Op::Write, 20_000 * MTU);
     let mut now = 1_000_000;
     let mut sent = psns(&host.drain(now));
     while sent.len() <= 256 {
@@ -256,10 +256,10 @@ fn the_window_is_for_read_responses_too() {
     let mut host = buffering_host();
     host.requester.max_rd_atomic = 16;
     for _ in 0..6 {
-        post(&mut host, SendOp::Read, 100 * MTU);
+        post(&mut host, Op::Read, 100 * MTU);
     }
-    post(&mut host, SendOp::Read, 1000 * MTU);
-    post(&mut host, SendOp::Read, 1);
+    post(&mut host, Op::Read, 1000 * MTU);
+    post(&mut host, Op::Read, 1);
     assert_eq!(psns(&host.drain(0)), [0, 100]);
     for n in 0..600 {
         let kind = match n % 100 {

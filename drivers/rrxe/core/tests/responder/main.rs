@@ -16,10 +16,9 @@ mod xrc;
 
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
 use rrxe_core::{
-    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, SendOp, SendSlot, Service,
-    Status, TxError,
+    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, Service, Status, TxError,
 };
-use rrxe_testkit::{packet, packet_of, Host, BASE, MEMORY, QKEY, RKEY, START_PSN};
+use rrxe_testkit::{packet, packet_of, Host, Op, Request, BASE, MEMORY, QKEY, RKEY, START_PSN};
 
 const MTU: usize = 1024;
 const ACK: Syndrome = Syndrome::ACK_UNLIMITED;

@@ -162,12 +162,11 @@ fn unreliable_services_end_to_end() {
         let data = pair.random.bytes(len);
         for _ in 0..10 {
             pair.hosts[1].post_recv(0, len + 40);
-            let request = SendSlot {
-                op: SendOp::SendImm,
+            let request = Request {
+                op: Op::SendImm,
                 length: len as u32,
                 signaled: true,
-                remote_qpn: 101,
-                rkey_or_qkey: QKEY,
+                to: (service == Service::Ud).then_some(rrxe_testkit::DATAGRAM),
                 ..Default::default()
             };
             pair.hosts[0].post(request, data.clone()).unwrap();
