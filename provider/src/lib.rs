@@ -33,8 +33,19 @@ mod cpu_yield;
 mod cq;
 mod cq_ex;
 mod doorbell;
+#[cfg(test)]
+#[expect(
+    dead_code,
+    reason = "only the kernel posts fast registrations, and receives"
+)]
+#[path = "../../drivers/rrxe/ring/wqe.rs"]
+mod entry;
 mod environment;
 mod ffi;
+#[cfg(test)]
+#[expect(dead_code, reason = "the driver uses the rest")]
+#[path = "../../drivers/rrxe/limits.rs"]
+mod limits;
 mod lock;
 mod memory;
 mod mw;

@@ -235,12 +235,15 @@ mod tests {
     use super::*;
     use crate::abi;
     use crate::ah;
+    use crate::entry::{LocalOp, NewKey};
     use crate::ffi::command::zeroed;
     use crate::ffi::os::ENOMEM;
     use crate::qp::tests::{public, small};
-    use crate::send_queue::tests::take;
+    use crate::send_queue::tests::{decode, take};
     use core::ptr::null_mut;
     use core::sync::atomic::Ordering;
+    use rrxe_core::wire::ImmDt;
+    use rrxe_core::{AtomicOp, Destination, Fence, Remote, SendExt, SendOp, Service};
 
     fn request(wr_id: u64, opcode: u8) -> IbvSendWr {
         // SAFETY: integers, and pointers that may be null.
@@ -337,13 +340,19 @@ mod tests {
         let mut wr = request(2, wr_opcode::LOCAL_INV);
         wr.imm_data = 0x1234;
         assert_eq!(post(&qp, wr), 0);
-        let (wqe, _) = take(&qp.sq, 0);
-        assert_eq!((wqe.wr_id, wqe.opcode), (1, wr_opcode::BIND_MW));
-        let op = wqe.op;
-        assert_eq!((op.remote_addr, op.compare_add, op.swap), (1, 2, 3));
-        assert_eq!((op.rkey_or_qkey, op.remote_qpn), (0x1234, 0));
-        let (wqe, _) = take(&qp.sq, 1);
-        assert_eq!((wqe.opcode, wqe.imm_or_key), (wr_opcode::LOCAL_INV, 0x1234));
+        let bind = decode(&qp.sq, 0, Service::Rc);
+        let key = NewKey {
+            key: 0x1234,
+            lkey: 0,
+            address: 1,
+            length: 2,
+            access: 3,
+        };
+        assert_eq!(bind.local.wr_id, 1);
+        assert_eq!(bind.op, SendOp::Local(LocalOp::BindMw(key)));
+        let invalidate = decode(&qp.sq, 1, Service::Rc);
+        assert_eq!(invalidate.op, SendOp::Local(LocalOp::Invalidate(0x1234)));
+        assert_eq!(invalidate.fence, Fence::All);
     }
 
     #[test]
@@ -373,56 +382,95 @@ mod tests {
         assert_eq!(mw.rkey.get(), 0x1200);
     }
 
+    /// `ibv_post_send`: each operation, with the work request that the kernel decodes from it.
     #[test]
-    fn entries_say_what_requests_say() {
-        let qp = small(qp_type::RC);
-        let mut wr = request(1, wr_opcode::RDMA_WRITE_WITH_IMM);
-        wr.imm_data = 0x0102_0304;
-        wr.send_flags = PASSED_FLAGS;
-        wr.wr.rdma = WrRdma {
-            remote_addr: 0x1000,
+    fn the_kernel_decodes_each_operation() {
+        let imm = ImmDt([1, 2, 3, 4]);
+        let to = Remote {
+            va: 0x1000,
             rkey: 9,
         };
-        assert_eq!(post(&qp, wr), 0);
-        let wqe = take(&qp.sq, 0).0;
-        assert_eq!((wqe.opcode, wqe.flags, wqe.imm_or_key), (1, 7, 0x0102_0304));
-        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (0x1000, 9));
-
-        let mut wr = request(2, wr_opcode::ATOMIC_CMP_AND_SWP);
-        wr.imm_data = 5;
-        wr.wr.atomic = WrAtomic {
-            remote_addr: 8,
-            compare_add: 1,
+        let swap = AtomicOp::CompareSwap {
+            compare: 1,
             swap: 2,
-            rkey: 3,
         };
-        assert_eq!(post(&qp, wr), 0);
-        let wqe = take(&qp.sq, 1).0;
-        assert_eq!((wqe.opcode, wqe.flags, wqe.imm_or_key), (5, 0, 0));
-        assert_eq!((wqe.op.remote_addr, wqe.op.compare_add), (8, 1));
-        assert_eq!((wqe.op.swap, wqe.op.rkey_or_qkey), (2, 3));
+        let send = |ext| SendOp::Send { ext };
+        for (opcode, op) in [
+            (wr_opcode::SEND, send(SendExt::None)),
+            (wr_opcode::SEND_WITH_IMM, send(SendExt::Imm(imm))),
+            (
+                wr_opcode::SEND_WITH_INV,
+                send(SendExt::Invalidate(imm.to_verbs())),
+            ),
+            (wr_opcode::RDMA_WRITE, SendOp::Write { to, imm: None }),
+            (
+                wr_opcode::RDMA_WRITE_WITH_IMM,
+                SendOp::Write { to, imm: Some(imm) },
+            ),
+            (wr_opcode::RDMA_READ, SendOp::Read { from: to }),
+            (
+                wr_opcode::ATOMIC_CMP_AND_SWP,
+                SendOp::Atomic { at: to, op: swap },
+            ),
+            (
+                wr_opcode::ATOMIC_FETCH_AND_ADD,
+                SendOp::Atomic {
+                    at: to,
+                    op: AtomicOp::FetchAdd { add: 1 },
+                },
+            ),
+        ] {
+            let qp = small(qp_type::XRC_SEND);
+            let mut wr = request(1, opcode);
+            wr.imm_data = imm.to_verbs();
+            wr.send_flags = PASSED_FLAGS;
+            wr.remote_srqn = 55;
+            if matches!(op, SendOp::Atomic { .. }) {
+                wr.wr.atomic = WrAtomic {
+                    remote_addr: to.va,
+                    compare_add: 1,
+                    swap: 2,
+                    rkey: to.rkey,
+                };
+            } else {
+                wr.wr.rdma = WrRdma {
+                    remote_addr: to.va,
+                    rkey: to.rkey,
+                };
+            }
+            assert_eq!(post(&qp, wr), 0);
+            let slot = decode(&qp.sq, 0, Service::Xrc);
+            assert_eq!((slot.op, slot.fence, slot.srqn), (op, Fence::Reads, 55));
+            assert!(slot.signaled && slot.solicited);
+        }
+    }
 
-        let qp = small(qp_type::XRC_SEND);
-        let mut wr = request(4, wr_opcode::SEND);
-        wr.remote_srqn = 55;
-        assert_eq!(post(&qp, wr), 0);
-        assert_eq!(take(&qp.sq, 0).0.op.remote_qpn, 55);
-
+    #[test]
+    fn the_kernel_decodes_datagrams() {
         let qp = small(qp_type::UD);
-        let mut wr = request(3, wr_opcode::SEND);
-        assert_eq!(post(&qp, request(3, wr_opcode::SEND)), EINVAL);
-        let ah = ah::tests::numbered(77);
-        wr.wr.ud = WrUd {
-            ah: Some(ah),
-            remote_qpn: 17,
-            remote_qkey: 0x8001_0000,
+        let imm = ImmDt([1, 2, 3, 4]);
+        let to = Destination {
+            ah: 77,
+            qpn: 17,
+            qkey: 0x8001_0000,
         };
-        assert_eq!(post(&qp, wr), 0);
-        let wqe = take(&qp.sq, 0).0;
-        assert_eq!(
-            (wqe.ah, wqe.op.remote_qpn, wqe.op.rkey_or_qkey),
-            (77, 17, 0x8001_0000)
-        );
+        assert_eq!(post(&qp, request(1, wr_opcode::SEND)), EINVAL);
+        for (counter, imm) in [(0, None), (1, Some(imm))] {
+            let opcode = match imm {
+                None => wr_opcode::SEND,
+                Some(_) => wr_opcode::SEND_WITH_IMM,
+            };
+            let mut wr = request(2, opcode);
+            wr.imm_data = imm.map_or(9, ImmDt::to_verbs);
+            wr.wr.ud = WrUd {
+                ah: Some(ah::tests::numbered(to.ah)),
+                remote_qpn: to.qpn,
+                remote_qkey: to.qkey,
+            };
+            assert_eq!(post(&qp, wr), 0);
+            let slot = decode(&qp.sq, counter, Service::Ud);
+            assert_eq!(slot.op, SendOp::Datagram { imm, to });
+        }
     }
 
     #[test]

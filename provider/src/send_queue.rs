@@ -338,6 +338,8 @@ impl Slot<'_> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::entry::{SendBounds, SendSlot};
+    use rrxe_core::Service;
 
     const LIMITS: IbvQpCap = IbvQpCap {
         max_send_wr: 4,
@@ -374,6 +376,20 @@ pub(crate) mod tests {
             .consumer()
             .store(counter.wrapping_add(1), Ordering::Release);
         (wqe, data)
+    }
+
+    /// Takes entry `counter` as the kernel would, and decodes it.
+    pub(crate) fn decode(queue: &SendQueue, counter: u32, service: Service) -> SendSlot {
+        let bounds = SendBounds {
+            service,
+            is_user: true,
+            signal_all: false,
+            max_sge: 2,
+            max_inline: 16,
+        };
+        let mut slot = SendSlot::default();
+        take(queue, counter).0.decode(&mut slot, &bounds);
+        slot
     }
 
     fn wqe(wr_id: u64) -> SendWqe {

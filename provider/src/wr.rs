@@ -257,10 +257,13 @@ setters! {
 mod tests {
     use super::*;
     use crate::abi;
+    use crate::entry::{LocalOp, NewKey};
     use crate::ffi::os::ENOMEM;
     use crate::qp::tests::{public, small};
-    use crate::send_queue::tests::take;
+    use crate::send_queue::tests::{decode, take};
     use core::sync::atomic::Ordering;
+    use rrxe_core::wire::{Feth, ImmDt};
+    use rrxe_core::{AtomicOp, Remote, SendExt, SendOp, Service};
 
     fn produced(qp: &Qp) -> u32 {
         qp.sq.ring().producer().load(Ordering::Relaxed)
@@ -278,8 +281,15 @@ mod tests {
                 assert_eq!(wr_complete(public(&qp)), error);
             }
             if error == 0 {
-                let op = take(&qp.sq, 0).0.op;
-                assert_eq!((op.remote_qpn, op.rkey_or_qkey), (srqn, 5));
+                let slot = decode(&qp.sq, 0, Service::Xrc);
+                let to = Remote {
+                    va: 0x2000,
+                    rkey: 5,
+                };
+                assert_eq!(
+                    (slot.srqn, slot.op),
+                    (srqn, SendOp::Write { to, imm: None })
+                );
             }
         }
     }
@@ -367,31 +377,110 @@ mod tests {
         assert_eq!((wqe.op.compare_add, wqe.op.swap), (9, 10));
     }
 
+    /// Each builder, with the work request that the kernel decodes from its entry.
     #[test]
-    fn flush_and_atomic_write() {
-        let qp = small(qp_type::RC);
+    fn the_kernel_decodes_each_operation() {
+        let at = Remote {
+            va: 0x2000,
+            rkey: 5,
+        };
+        let imm = ImmDt([1, 2, 3, 4]);
+        let imm_data = imm.to_verbs();
+        let info = IbvMwBindInfo {
+            mr: None,
+            addr: 7,
+            length: 8,
+            mw_access_flags: 9,
+        };
+        let new_key = NewKey {
+            key: 0x1234,
+            lkey: 0,
+            address: 7,
+            length: 8,
+            access: 9,
+        };
+        let mw = mw::tests::window(MW_TYPE_2, 0x1200);
+        // The value is at an odd address.
+        let bytes = *b"-01234567";
+        let send = |ext| SendOp::Send { ext };
+        let write = |imm| SendOp::Write { to: at, imm };
+        let atomic = |op| SendOp::Atomic { at, op };
+        let flush = SendOp::Flush {
+            at,
+            feth: Feth {
+                placement: Feth::PERSISTENT,
+                level: Feth::RANGE,
+            },
+        };
+        let swap = AtomicOp::CompareSwap {
+            compare: 9,
+            swap: 10,
+        };
+        let atomic_write = SendOp::AtomicWrite {
+            to: at,
+            value: *b"01234567",
+        };
+        type Builder<'a> = &'a dyn Fn(Ptr<IbvQpEx>);
         // SAFETY: the queue pair lives, and the calls are in the order that the verbs require.
-        unsafe {
-            let ex: Ptr<IbvQpEx> = public(&qp);
-            wr_start(ex);
-            (*ex.as_ptr()).wr_id = 1;
-            wr_flush(ex, 5, 0x2000, 0x1_0000_0001, 2, 1);
-            (*ex.as_ptr()).wr_id = 2;
-            (*ex.as_ptr()).wr_flags = abi::WQE_FENCE.into();
-            // The value is at an odd address.
-            let bytes = *b"-01234567";
-            wr_atomic_write(ex, 6, 0x3000, bytes.as_ptr().add(1).cast());
-            assert_eq!(wr_complete(ex), 0);
+        let cases: [(Builder<'_>, SendOp<LocalOp>, u32); 13] = unsafe {
+            [
+                (&|ex| wr_send(ex), send(SendExt::None), 0),
+                (&|ex| wr_send_imm(ex, imm_data), send(SendExt::Imm(imm)), 0),
+                (&|ex| wr_send_inv(ex, 6), send(SendExt::Invalidate(6)), 0),
+                (&|ex| wr_rdma_write(ex, 5, 0x2000), write(None), 0),
+                (
+                    &|ex| wr_rdma_write_imm(ex, 5, 0x2000, imm_data),
+                    write(Some(imm)),
+                    0,
+                ),
+                (
+                    &|ex| wr_rdma_read(ex, 5, 0x2000),
+                    SendOp::Read { from: at },
+                    0,
+                ),
+                (
+                    &|ex| wr_atomic_cmp_swp(ex, 5, 0x2000, 9, 10),
+                    atomic(swap),
+                    0,
+                ),
+                (
+                    &|ex| wr_atomic_fetch_add(ex, 5, 0x2000, 11),
+                    atomic(AtomicOp::FetchAdd { add: 11 }),
+                    0,
+                ),
+                (&|ex| wr_flush(ex, 5, 0x2000, 99, 2, 0), flush, 99),
+                // Longer than a message may be, which the requester refuses.
+                (
+                    &|ex| wr_flush(ex, 5, 0x2000, 1 << 32, 2, 0),
+                    flush,
+                    u32::MAX,
+                ),
+                (
+                    &|ex| wr_atomic_write(ex, 5, 0x2000, bytes.as_ptr().add(1).cast()),
+                    atomic_write,
+                    0,
+                ),
+                (
+                    &|ex| wr_local_inv(ex, 6),
+                    SendOp::Local(LocalOp::Invalidate(6)),
+                    0,
+                ),
+                (
+                    &|ex| wr_bind_mw(ex, mw, 0x1234, &info),
+                    SendOp::Local(LocalOp::BindMw(new_key)),
+                    0,
+                ),
+            ]
+        };
+        for (build, op, length) in cases {
+            let qp = small(qp_type::RC);
+            wr_start(public(&qp));
+            build(public(&qp));
+            // SAFETY: the batch is open.
+            assert_eq!(unsafe { wr_complete(public(&qp)) }, 0);
+            let slot = decode(&qp.sq, 0, Service::Rc);
+            assert_eq!((slot.op, slot.length), (op, length));
         }
-        let (wqe, _) = take(&qp.sq, 0);
-        assert_eq!((wqe.wr_id, wqe.opcode, wqe.imm_or_key), (1, 14, 0x12));
-        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (0x2000, 5));
-        assert_eq!((wqe.op.compare_add, wqe.num_sge), (0x1_0000_0001, 0));
-        let (wqe, _) = take(&qp.sq, 1);
-        assert_eq!((wqe.wr_id, wqe.opcode, wqe.flags), (2, 15, abi::WQE_FENCE));
-        assert_eq!((wqe.op.remote_addr, wqe.op.rkey_or_qkey), (0x3000, 6));
-        assert_eq!(wqe.op.swap.to_ne_bytes(), *b"01234567");
-        assert_eq!((wqe.num_sge, wqe.inline_length), (0, 0));
     }
 
     #[test]
