@@ -94,15 +94,14 @@ fn packets(op: SendOp, length: u32, mtu: u32) -> u32 {
     }
 }
 
-impl RequesterEnv for World {
-    type Local = usize;
-
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
+impl World {
+    /// Checks a packet.
+    fn send(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         if self.room == 0 {
             return Err(TxError::NoRoom);
         }
         if let Err(fault) = self.fault() {
-            return Err(TxError::Local(fault));
+            return Err(fault.into());
         }
         let (mtu, service) = (self.mtu, self.service);
         let work = self.work(slot);
@@ -184,6 +183,19 @@ impl RequesterEnv for World {
         self.room -= 1;
         self.sent += 1;
         Ok(())
+    }
+}
+
+impl RequesterEnv for World {
+    type Local = usize;
+
+    fn transmit(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot,
+    ) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.send(packet, slot))
     }
 
     fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {

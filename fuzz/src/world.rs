@@ -158,6 +158,58 @@ impl World {
         assert_ne!(packet.payload, 0, "places nothing");
         packet
     }
+
+    /// Checks a packet.
+    fn send(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        assert!(!self.dead, "sends in the Error state");
+        if self.room == 0 {
+            return Err(TxError::NoRoom);
+        }
+        let head = packet.header();
+        let opcode = head[0] & 0x1f;
+        assert_eq!(head[0] >> 5, self.class >> 5, "another service's opcode");
+        let expected: usize = extensions(opcode).iter().map(|h| h.size()).sum();
+        assert_eq!(head.len(), 12 + expected, "headers of {opcode:#x}");
+        assert!(
+            (0x0d..=0x12).contains(&opcode),
+            "{opcode:#x} is no response"
+        );
+        assert_eq!(head[5..8], PEER.to_be_bytes()[1..], "to another queue pair");
+        assert_eq!(head[1] & 0x0f, 0, "transport version");
+        let len = packet.payload.len();
+        assert_eq!(
+            (head[1] >> 4) & 3,
+            (len as u8).wrapping_neg() & 3,
+            "padding"
+        );
+        assert_eq!(packet.pad, (head[1] >> 4) & 3);
+        match opcode {
+            0x0d | 0x0e => assert_eq!(len, self.mtu, "not a full packet"),
+            0x0f => assert!(len != 0 && len <= self.mtu),
+            0x10 => assert!(len <= self.mtu),
+            _ => assert_eq!(len, 0, "an acknowledgement with payload"),
+        }
+        let payload = match packet.payload {
+            Payload::None => Vec::new(),
+            Payload::Send { .. } => panic!("sends a work request's data"),
+            Payload::Read { rkey, va, len, .. } => {
+                assert!(
+                    self.reads.iter().any(|granted| within((va, len), *granted)),
+                    "reads what it did not ask for"
+                );
+                let range = self.range(rkey, va, len, RemoteAccess::Read)?;
+                self.act()?;
+                self.memory[range].to_vec()
+            }
+        };
+        self.room -= 1;
+        match opcode {
+            0x11 => self.acknowledgements += 1,
+            _ => self.responses += 1,
+        }
+        self.sent.push((head.to_vec(), payload));
+        Ok(())
+    }
 }
 
 /// Returns whether a range lies within another.
@@ -282,56 +334,8 @@ impl ResponderEnv for World {
         self.events.push(event);
     }
 
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        assert!(!self.dead, "sends in the Error state");
-        if self.room == 0 {
-            return Err(TxError::NoRoom);
-        }
-        let head = packet.header();
-        let opcode = head[0] & 0x1f;
-        assert_eq!(head[0] >> 5, self.class >> 5, "another service's opcode");
-        let expected: usize = extensions(opcode).iter().map(|h| h.size()).sum();
-        assert_eq!(head.len(), 12 + expected, "headers of {opcode:#x}");
-        assert!(
-            (0x0d..=0x12).contains(&opcode),
-            "{opcode:#x} is no response"
-        );
-        assert_eq!(head[5..8], PEER.to_be_bytes()[1..], "to another queue pair");
-        assert_eq!(head[1] & 0x0f, 0, "transport version");
-        let len = packet.payload.len();
-        assert_eq!(
-            (head[1] >> 4) & 3,
-            (len as u8).wrapping_neg() & 3,
-            "padding"
-        );
-        assert_eq!(packet.pad, (head[1] >> 4) & 3);
-        match opcode {
-            0x0d | 0x0e => assert_eq!(len, self.mtu, "not a full packet"),
-            0x0f => assert!(len != 0 && len <= self.mtu),
-            0x10 => assert!(len <= self.mtu),
-            _ => assert_eq!(len, 0, "an acknowledgement with payload"),
-        }
-        let payload = match packet.payload {
-            Payload::None => Vec::new(),
-            Payload::Send { .. } => panic!("sends a work request's data"),
-            Payload::Read { rkey, va, len } => {
-                assert!(
-                    self.reads.iter().any(|granted| within((va, len), *granted)),
-                    "reads what it did not ask for"
-                );
-                let range = self.range(rkey, va, len, RemoteAccess::Read);
-                let range = range.map_err(|_| TxError::RemoteAccess)?;
-                self.act().map_err(|_| TxError::RemoteAccess)?;
-                self.memory[range].to_vec()
-            }
-        };
-        self.room -= 1;
-        match opcode {
-            0x11 => self.acknowledgements += 1,
-            _ => self.responses += 1,
-        }
-        self.sent.push((head.to_vec(), payload));
-        Ok(())
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.send(packet))
     }
 }
 

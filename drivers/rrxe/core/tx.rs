@@ -3,6 +3,7 @@
 //! Outgoing packets: headers as bytes, payload by reference.
 
 use crate::psn::Psn;
+use crate::responder::DomainId;
 use crate::wire::{Bth, Opcode, Operation};
 use crate::Fault;
 
@@ -26,6 +27,10 @@ pub enum Payload {
     },
     /// From the memory of an RDMA READ. The driver checks the access again for each packet.
     Read {
+        /// The protection domain to which [`check_remote`] granted the access.
+        ///
+        /// [`check_remote`]: crate::ResponderEnv::check_remote
+        domain: DomainId,
         /// The region's key.
         rkey: u32,
         /// Address of the first byte in the region.
@@ -145,20 +150,28 @@ impl TxPacket {
         }
     }
 
-    /// Hands over a burst packet by packet. Returns how many were taken, and why the next one was
-    /// not.
+    /// Calls `transmit` for each packet of a burst, for environments that take single packets.
+    /// Returns how many were taken, and why the next one was not.
+    #[inline]
     pub fn for_each_in_burst(
         &self,
         count: u32,
         mut transmit: impl FnMut(&TxPacket) -> Result<(), TxError>,
     ) -> (u32, Result<(), TxError>) {
         debug_assert!(count != 0, "a burst without packets");
-        let mut packet = *self;
+        // Most packets are alone, and need no copy.
+        let mut later = None;
         for taken in 0..count {
-            if let Err(error) = transmit(&packet) {
+            let packet = if taken == 0 {
+                self
+            } else {
+                let later = later.get_or_insert_with(|| *self);
+                later.advance();
+                later
+            };
+            if let Err(error) = transmit(packet) {
                 return (taken, Err(error));
             }
-            packet.advance();
         }
         (count, Ok(()))
     }
@@ -187,27 +200,29 @@ impl TxPacket {
 pub enum TxError {
     /// The batch is full. Transmission stops, and continues with this packet at the next poll.
     NoRoom,
-    /// Requester: the work request's own memory could not be read (L_Key, range, malformed).
-    ///
-    /// Both halves: with [`Fault::NotPresent`] the payload is absent. Transmission stops, and
-    /// continues with this packet after `on_memory_present`.
-    Local(Fault),
-    /// Responder: the memory of a READ is not (or no longer) accessible.
-    RemoteAccess,
+    /// The payload could not be read. Requester: the work request is malformed, or names memory
+    /// that it may not read. Responder: the memory of a READ is not accessible any more. With
+    /// [`Fault::NotPresent`] transmission stops, and continues with this packet after
+    /// `on_memory_present`.
+    Payload(Fault),
 }
 
 impl TxError {
-    /// Returns whether transmission stops and continues with the same packet later.
+    /// Returns the fault, unless transmission continues with the same packet later.
     #[inline]
-    pub(crate) fn is_temporary(self) -> bool {
-        matches!(self, TxError::NoRoom | TxError::Local(Fault::NotPresent))
+    pub(crate) fn permanent(self) -> Option<Fault> {
+        match self {
+            TxError::NoRoom | TxError::Payload(Fault::NotPresent) => None,
+            TxError::Payload(fault) => Some(fault),
+        }
     }
 }
 
-/// Returns how many packets of one were taken: 0 or 1.
-#[inline]
-pub(crate) fn taken(result: Result<(), TxError>) -> (u32, Result<(), TxError>) {
-    (u32::from(result.is_ok()), result)
+impl From<Fault> for TxError {
+    #[inline]
+    fn from(fault: Fault) -> TxError {
+        TxError::Payload(fault)
+    }
 }
 
 /// Impossible states, each of which an assertion catches.

@@ -14,10 +14,12 @@
 
 mod change;
 mod memory;
+mod segments;
 mod table;
 
 use change::WindowBinding;
 use memory::Memory;
+pub(crate) use segments::Segments;
 pub(crate) use table::{MrTable, Reference, Span};
 
 use crate::{

@@ -223,6 +223,7 @@ impl MrTable {
 
 impl Span<'_> {
     /// Returns the memory, and the offset of the span in it.
+    #[inline]
     fn memory(&self) -> Result<(MappedMemory<'_>, u64), Fault> {
         let memory = match &self.source {
             Source::Registered(memory) => memory,

@@ -21,7 +21,6 @@ mod reorder_buffer;
 pub(crate) mod requester;
 pub(crate) mod responder;
 mod rx;
-mod scatter;
 mod schedule;
 mod state;
 pub(crate) mod table;

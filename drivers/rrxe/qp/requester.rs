@@ -5,20 +5,20 @@
 use super::{
     moderation::{DoorbellModeration, FetchStats},
     reorder_buffer::ReorderBuffer,
-    scatter::Segments,
     service, BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
     device_core::DeviceCore,
     limits,
-    mr::Reference,
+    mr::Segments,
     ring::{
         abi::{self, Cqe, SendWqe, Sge},
         wqe::{self, Data, LocalOp, LocalPart, SendBounds, SendSlot},
         Consumer, Ring,
     },
     transport::{
+        payload::TxPayload,
         rx_packet::RxPacket,
         tx::{Transmitter, TxBatch, TxState},
     },
@@ -30,7 +30,7 @@ use kernel::{
     sync::{Arc, SpinLock},
 };
 use linux_rdma::{
-    net::{KeptDatagram, PacketWriter},
+    net::KeptDatagram,
     rdma::{
         qp::{QpCap, QpState},
         QpEvent,
@@ -414,7 +414,7 @@ impl Half for SendSide {
             round.blocked = progress.more && used_up && !requester.is_flushing();
             if let Some(packet) = &acknowledgement {
                 // If the ACK can't be sent it is lost, and the peer asks again.
-                let _ = env.transmitter.send(packet, |_| Ok(()));
+                let _ = env.transmitter.send(packet, 1, &TxPayload::None);
             }
             progress
         });
@@ -469,96 +469,66 @@ impl WorkData<'_> {
         })
     }
 
-    /// Returns the data segments that hold the payload of a packet of a connected queue pair, with
-    /// its offset in them and its length. `None` if the payload is not in data segments.
-    fn in_segments(&self, packet: &TxPacket, slot: &SendSlot) -> Option<(Segments<'_>, u32, u32)> {
-        match packet.payload {
-            Payload::Send { offset, len } if self.ctx.qp.qp_type.is_connected() => {
-                Some((self.segments(slot).ok()?, offset, len))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns a reference to `whole` bytes of payload, which belong to consecutive packets. `None`
-    /// if they are not in one data segment.
-    fn reference(&self, packet: &TxPacket, slot: &SendSlot, whole: u32) -> Option<Reference> {
-        let (segments, offset, _) = self.in_segments(packet, slot)?;
-        segments.reference(offset, whole)
-    }
-
-    /// Appends the payload of a packet to it.
-    fn gather(
-        &self,
-        payload: Payload,
-        slot: &SendSlot,
-        to: &mut PacketWriter<'_>,
-    ) -> Result<(), Fault> {
-        let Payload::Send { offset, len } = payload else {
-            return Ok(());
+    /// Returns the location of the payload of a packet, and of those that follow it.
+    fn payload<'a>(
+        &'a self,
+        packet: &TxPacket,
+        slot: &'a SendSlot,
+    ) -> Result<TxPayload<'a>, Fault> {
+        let Payload::Send { offset, .. } = packet.payload else {
+            return Ok(TxPayload::None);
         };
         let bytes = match (slot.local.data, &slot.op) {
             (_, SendOp::AtomicWrite { value, .. }) => Some(value.as_slice()),
-            (Data::Segments(_), _) => return self.segments(slot)?.gather(offset, len, to),
+            (Data::Segments(_), _) => {
+                return Ok(TxPayload::Segments(self.segments(slot)?, offset));
+            }
             (Data::Inline, _) => self.inline.get(slot.local.index, slot.length),
             (Data::None, _) => None,
         };
-        let bytes = bytes.and_then(|b| b.get(offset as usize..)?.get(..len as usize));
-        to.push(bytes.ok_or(Fault::Malformed)?)
-            .map_err(|_| Fault::Malformed)
+        let bytes = bytes.and_then(|bytes| bytes.get(offset as usize..));
+        Ok(TxPayload::Bytes(bytes.ok_or(Fault::Malformed)?))
+    }
+}
+
+impl Env<'_> {
+    /// Sets the path of a datagram. The path of a connected queue pair never changes.
+    #[inline]
+    fn set_path(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+        let EventCtx { qp, burst, .. } = self.work.ctx;
+        if let SendOp::Datagram { to, .. } = slot.op {
+            let handles = &qp.device.tables.addresses;
+            let ah = handles.get(to.ah, burst).map(arc_borrow_ref);
+            let ah = ah.filter(|ah| ah.pd == qp.pd);
+            let path = &ah.ok_or(Fault::Malformed)?.path;
+            let port = || path.info.udp_source_port(qp.number, 0);
+            self.transmitter.set_path(path, port);
+        }
+        Ok(())
     }
 }
 
 impl RequesterEnv for Env<'_> {
     type Local = LocalPart;
 
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
-        let (work, payload) = (self.work, packet.payload);
-        let reference = |whole| work.reference(packet, slot, whole);
-        if self.transmitter.send_zero_copy(packet, 1, reference) {
-            return Ok(());
-        }
-        let gather =
-            |to: &mut PacketWriter<'_>| work.gather(payload, slot, to).map_err(TxError::Local);
-        let EventCtx { qp, burst, .. } = work.ctx;
-        if let SendOp::Datagram { to, .. } = slot.op {
-            let handles = &qp.device.tables.addresses;
-            let ah = handles.get(to.ah, burst).map(arc_borrow_ref);
-            let ah = ah.filter(|ah| ah.pd == qp.pd);
-            let path = &ah.ok_or(TxError::Local(Fault::Malformed))?.path;
-            let port = || path.info.udp_source_port(qp.number, 0);
-            self.transmitter.set_path(path, port);
-        }
-        self.transmitter.send(packet, gather)
-    }
-
-    fn transmit_burst(
+    fn transmit(
         &mut self,
         packet: &TxPacket,
         count: u32,
         slot: &SendSlot,
     ) -> (u32, Result<(), TxError>) {
-        let work = self.work;
-        let reference = |whole| work.reference(packet, slot, whole);
-        if self.transmitter.send_zero_copy(packet, count, reference) {
-            return (count, Ok(()));
-        }
-        // Looks up the key only once.
-        let span = work
-            .in_segments(packet, slot)
-            .and_then(|(segments, offset, len)| segments.whole(offset, len.checked_mul(count)?));
-        match span {
-            Some(span) => {
-                let transmitter = &mut self.transmitter;
-                transmitter.send_span(packet, count, &span, TxError::Local)
-            }
-            None => packet.for_each_in_burst(count, |packet| self.transmit(packet, slot)),
+        let payload = self
+            .set_path(slot)
+            .and_then(|()| self.work.payload(packet, slot));
+        match payload {
+            Ok(payload) => self.transmitter.send(packet, count, &payload),
+            Err(fault) => (0, Err(fault.into())),
         }
     }
 
     fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
         let incoming = self.work.ctx.incoming.ok_or(Fault::Malformed)?;
-        self.work.segments(slot)?.scatter_payload(offset, incoming)
+        incoming.scatter(offset, &self.work.segments(slot)?)
     }
 
     fn write_atomic_result(&mut self, slot: &SendSlot, value: u64) -> Result<(), Fault> {

@@ -3,14 +3,14 @@
 //! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{
-    reorder_buffer::ReorderBuffer, scatter::Segments, BatchHalf, EventCtx, Half,
-    PendingCompletions, Qp, Round, RxBatch,
+    reorder_buffer::ReorderBuffer, BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round,
+    RxBatch,
 };
 use crate::{
     counters::Counter,
     device_core::DeviceCore,
     limits,
-    mr::{Reference, Span},
+    mr::{Segments, Span},
     pd::PdId,
     ring::{
         abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
@@ -18,6 +18,7 @@ use crate::{
         Consumer,
     },
     transport::{
+        payload::TxPayload,
         rx_packet::RxPacket,
         tx::{Transmitter, TxBatch, TxState},
     },
@@ -282,14 +283,6 @@ impl Half for RecvSide {
     }
 }
 
-/// Returns the reason why a READ response could not be sent.
-fn read_error(fault: Fault) -> TxError {
-    match fault {
-        Fault::NotPresent => TxError::Local(fault),
-        _ => TxError::RemoteAccess,
-    }
-}
-
 /// The responder's environment.
 pub(crate) struct Env<'a> {
     ctx: EventCtx<'a>,
@@ -373,7 +366,7 @@ impl ResponderEnv for Env<'_> {
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
-        self.segments()?.scatter_payload(offset, incoming)
+        incoming.scatter(offset, &self.segments()?)
     }
 
     fn check_remote(
@@ -497,49 +490,23 @@ impl ResponderEnv for Env<'_> {
         }
     }
 
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        // Need not wait for room: the received packets bound the number of these.
-        self.transmitter.send(packet, |_| Ok(()))
-    }
-
-    fn transmit_read(
-        &mut self,
-        packet: &TxPacket,
-        count: u32,
-        pd: PdId,
-    ) -> (u32, Result<(), TxError>) {
-        let room = self.transmitter.room;
-        if room < count {
-            let (sent, result) = match room {
-                0 => (0, Ok(())),
-                room => self.transmit_read(packet, room, pd),
-            };
-            return (sent, result.and(Err(TxError::NoRoom)));
-        }
-        let Payload::Read { rkey, va, len } = packet.payload else {
-            return (0, Err(TxError::RemoteAccess));
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        let Payload::Read {
+            domain, rkey, va, ..
+        } = packet.payload
+        else {
+            // Need not wait for room: the received packets bound the number of these.
+            return self.transmitter.send(packet, count, &TxPayload::None);
         };
-        let reference = |_| Some(Reference::to_read(pd, rkey, va));
-        if self.transmitter.send_zero_copy(packet, count, reference) {
-            return (count, Ok(()));
-        }
-        let EventCtx { qp, burst, .. } = self.ctx;
-        let (mrs, by) = (&qp.device.tables.mrs, qp.keys(pd));
-        // Looks up the key only once.
-        let whole = len.checked_mul(count).ok_or(Fault::Length);
-        let span =
-            whole.and_then(|whole| mrs.remote(burst, by, rkey, va, whole, RemoteAccess::Read));
-        match span {
-            // Most responses are alone, and cheaper without a burst.
-            Ok(span) if count == 1 => {
-                let sent = self
-                    .transmitter
-                    .send(packet, |to| span.read(0, len, to).map_err(read_error));
-                (sent.is_ok().into(), sent)
+        let user = self.ctx.qp.keys(domain);
+        let payload = TxPayload::Region { user, rkey, va };
+        match self.transmitter.room {
+            0 => (0, Err(TxError::NoRoom)),
+            room if room < count => {
+                let (sent, result) = self.transmitter.send(packet, room, &payload);
+                (sent, result.and(Err(TxError::NoRoom)))
             }
-            Ok(span) => self.transmitter.send_span(packet, count, &span, read_error),
-            Err(_) if count == 1 => (0, Err(TxError::RemoteAccess)),
-            Err(_) => packet.for_each_in_burst(count, |packet| self.transmit_read(packet, 1, pd).1),
+            _ => self.transmitter.send(packet, count, &payload),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! operands, memory of kernel consumers), is copied into the batch. docs/performance.md describes
 //! when packets take this path.
 
-use super::path::Path;
+use super::{path::Path, payload::PayloadReader};
 use crate::mr::{MrTable, Reference};
 use kernel::prelude::*;
 use linux_rdma::{
@@ -72,16 +72,20 @@ impl LoopbackBatch {
         }
     }
 
-    /// Adds a packet; `gather` writes the payload. Returns `Ok(false)` if there is no memory: the
-    /// packet is lost. Returns [`TxError::NoRoom`] if the batch is full, or the error of `gather`.
+    /// Adds a packet, and copies its payload, which starts at byte `at`. Returns `Ok(false)` if
+    /// there is no memory: the packet is lost. Returns [`TxError::NoRoom`] if the batch is full.
+    #[inline(never)]
     pub(super) fn push_copy(
         &mut self,
         packet: &TxPacket,
-        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
+        payload: &PayloadReader<'_>,
+        at: u32,
     ) -> Result<bool, TxError> {
-        let start = match packet.payload.len() as usize {
+        let len = packet.payload.len();
+        let read = |to: &mut PacketWriter<'_>| payload.read(at, len, to);
+        let start = match len {
             0 => 0,
-            len => match self.arena.append(len, gather) {
+            _ => match self.arena.append(len as usize, read) {
                 Ok(start) => start?,
                 Err(EMSGSIZE) => return Err(TxError::NoRoom),
                 Err(_) => return Ok(false),

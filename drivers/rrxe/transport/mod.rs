@@ -8,6 +8,7 @@ pub(crate) mod gids;
 pub(crate) mod local_queue;
 pub(crate) mod loopback;
 pub(crate) mod path;
+pub(crate) mod payload;
 pub(crate) mod rx;
 pub(crate) mod rx_packet;
 pub(crate) mod tx;

@@ -9,7 +9,7 @@ use super::{
     path::Path,
     tx::Transport,
 };
-use crate::mr::Span;
+use crate::mr::{Segments, Span};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
 use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};
@@ -172,6 +172,13 @@ impl RxPacket<'_> {
             at = at.wrapping_add(fragment.len());
         })?;
         result
+    }
+
+    /// Copies the payload to data segments, from byte `offset` of these on.
+    pub(crate) fn scatter(&self, offset: u32, to: &Segments<'_>) -> Result<(), Fault> {
+        to.for_each_writable(offset, self.payload_len(), |span, done, n| {
+            self.copy_to_span(done, n, span)
+        })
     }
 
     /// Returns the length of the IP packet in bytes, or the total length of those of a burst.

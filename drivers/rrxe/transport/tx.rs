@@ -9,11 +9,9 @@ use super::{
     local_queue::{LocalShare, Waiter},
     loopback::{LoopbackBatch, PayloadSource, MIN_ZERO_COPY},
     path::Path,
+    payload::{PayloadReader, TxPayload},
 };
-use crate::{
-    config::Config,
-    mr::{MrTable, Reference, Span},
-};
+use crate::{config::Config, mr::MrTable};
 use core::cell::Cell;
 use kernel::{
     prelude::*,
@@ -124,19 +122,20 @@ pub(crate) struct Transmitter<'a, W: Waiter> {
     pub(crate) room: u32,
 }
 
-/// Writes the UDP payload of a packet: headers, the payload by `gather`, padding and ICRC. `icrc`
+/// Writes the UDP payload of a packet: headers, payload from byte `at` on, padding and ICRC. `icrc`
 /// is the state of the ICRC after the headers. The writer has capacity for all of it.
 #[inline(always)]
 fn write(
     packet: &TxPacket,
     icrc: u32,
     writer: &mut PacketWriter<'_>,
-    gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
-) -> Result<(), TxError> {
+    payload: &PayloadReader<'_>,
+    at: u32,
+) -> Result<(), Fault> {
     // The pushes cannot fail, because there is capacity.
     let _ = writer.push(packet.header());
     writer.start_sum(icrc);
-    gather(writer)?;
+    payload.read(at, packet.payload.len(), writer)?;
     let _ = writer.push_zeros(packet.pad.into());
     let icrc = icrc::finish(writer.end_sum());
     let _ = writer.push(&icrc);
@@ -153,16 +152,17 @@ struct Chain {
 }
 
 impl Chain {
-    /// Appends a packet to a chain that accepts it, or starts a chain. `gather` writes the payload.
-    /// Returns false if there is no memory.
+    /// Appends a packet to a chain that accepts it, or starts a chain. The packet's payload starts
+    /// at byte `at`. Returns false if there is no memory.
     #[inline(always)]
     fn append(
         this: &mut Option<Self>,
         template: &FlowTemplate<'_>,
         packet: &TxPacket,
         scratch: &mut Scratch,
-        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<bool, TxError> {
+        payload: &PayloadReader<'_>,
+        at: u32,
+    ) -> Result<bool, Fault> {
         let Scratch { prefix, headers } = scratch;
         let size = packet.udp_payload_len() as usize;
         // Any value is valid, since no router may fragment our packets (RFC 6864).
@@ -173,7 +173,7 @@ impl Chain {
         let headers = template.headers(ident, size, headers);
         let icrc = template.start_icrc(packet, ident, prefix);
         let made = TxDatagram::new(template.headroom, headers, size, |writer| {
-            write(packet, icrc, writer, gather)
+            write(packet, icrc, writer, payload, at)
         });
         let Ok(made) = made else {
             return Ok(false);
@@ -211,8 +211,9 @@ pub(crate) fn single_packet(
     rcu: &rcu::Guard,
 ) -> Option<TxSkb> {
     let (mut chain, mut scratch) = (None, Scratch::default());
+    let payload = PayloadReader::Bytes(&[]);
     // An error leaves no chain.
-    let _ = Chain::append(&mut chain, template, packet, &mut scratch, |_| Ok(()));
+    let _ = Chain::append(&mut chain, template, packet, &mut scratch, &payload, 0);
     chain?.finish(template, rcu)
 }
 
@@ -270,25 +271,45 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         transport
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::advance`], without copying their payload.
-    /// `reference` returns a reference to all of it. Returns false, and sends nothing, if the
-    /// payload can't stay in place until the packets are delivered.
-    #[inline]
-    pub(crate) fn send_zero_copy(
+    /// Sends `count` packets: this one and its successors by [`TxPacket::advance`], whose payloads
+    /// follow each other. Returns how many were taken, and why the next one was not. A packet that
+    /// can't be sent is lost: the protocol recovers.
+    pub(crate) fn send(
         &mut self,
         packet: &TxPacket,
         count: u32,
-        reference: impl FnOnce(u32) -> Option<Reference>,
-    ) -> bool {
+        payload: &TxPayload<'_>,
+    ) -> (u32, Result<(), TxError>) {
+        if self.send_in_place(packet, count, payload) {
+            return (count, Ok(()));
+        }
+        let TxCtx { mrs, burst, .. } = self.ctx;
+        let payload = match payload.reader(mrs, burst, packet.payload.len(), count) {
+            Ok(payload) => payload,
+            Err(fault) => return (0, Err(fault.into())),
+        };
+        let mut at = 0u32;
+        packet.for_each_in_burst(count, |packet| {
+            self.send_one(packet, &payload, at)?;
+            at = at.wrapping_add(packet.payload.len());
+            Ok(())
+        })
+    }
+
+    /// Sends packets to a queue pair of the same device without copying their payload. Returns
+    /// false, and sends nothing, if they are for another one, if the payload is too small, or if it
+    /// can't stay in place until the packets are delivered.
+    #[inline]
+    fn send_in_place(&mut self, packet: &TxPacket, count: u32, payload: &TxPayload<'_>) -> bool {
         let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) else {
             return false;
         };
-        let (mrs, rcu) = (self.ctx.mrs, self.ctx.burst);
+        let (mrs, burst) = (self.ctx.mrs, self.ctx.burst);
         let whole = packet.payload.len().checked_mul(count);
         let whole = whole.filter(|len| *len >= MIN_ZERO_COPY);
         let reference = whole.and_then(|len| {
-            let is_pinned = |to: &Reference| mrs.pinned(rcu, to, len.into()).is_some();
-            reference(len).filter(is_pinned)
+            let reference = payload.reference(len)?;
+            mrs.pinned(burst, &reference, len.into()).map(|_| reference)
         });
         let Some(reference) = reference else {
             return false;
@@ -299,120 +320,47 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         true
     }
 
-    /// Sends a packet; `gather` writes the payload. A packet that can't be sent is lost: the
-    /// protocol recovers.
-    pub(crate) fn send(
+    /// Sends a packet. Its payload starts at byte `at`.
+    #[inline(always)]
+    fn send_one(
         &mut self,
         packet: &TxPacket,
-        mut gather: impl FnMut(&mut PacketWriter<'_>) -> Result<(), TxError>,
+        payload: &PayloadReader<'_>,
+        at: u32,
     ) -> Result<(), TxError> {
-        if self.is_loopback() {
-            return self.send_loopback(packet, gather);
-        }
-        self.append(&mut { *packet }, 1, |_, writer| gather(writer))
-            .map(|_| ())
-    }
-
-    /// Returns whether the packets are for a queue pair of the same device.
-    #[inline]
-    fn is_loopback(&self) -> bool {
-        self.batch.as_ref().is_some_and(|b| b.loopback.is_some())
-    }
-
-    /// Sends a packet to a queue pair of the same device, and copies its payload.
-    #[inline(never)]
-    fn send_loopback(
-        &mut self,
-        packet: &TxPacket,
-        gather: impl FnOnce(&mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<(), TxError> {
-        if let Some(loopback) = self.batch.as_mut().and_then(|b| b.loopback.as_mut()) {
-            if !loopback.push_copy(packet, gather)? {
-                self.count_lost(1);
-            }
+        let batch = self.batch.as_mut().ok_or(TxError::NoRoom)?;
+        let is_sent = match &mut batch.loopback {
+            Some(loopback) => loopback.push_copy(packet, payload, at)?,
+            None => self.append(packet, payload, at)?,
+        };
+        if !is_sent {
+            self.count_lost(1);
         }
         Ok(())
     }
 
-    /// Sends consecutive packets, related by [`TxPacket::advance`], with their payloads in a span.
-    /// `error` maps the fault of reading the span. Returns the number of packets taken, and the
-    /// error of the next one. Packets that can't be sent are lost.
-    pub(crate) fn send_span(
-        &mut self,
-        packet: &TxPacket,
-        count: u32,
-        span: &Span<'_>,
-        error: fn(Fault) -> TxError,
-    ) -> (u32, Result<(), TxError>) {
-        let len = packet.payload.len();
-        let gather = |number: u32, to: &mut PacketWriter<'_>| {
-            let at = u64::from(number).wrapping_mul(len.into());
-            span.read(at, len, to).map_err(error)
-        };
-        if self.is_loopback() {
-            let mut at = 0u32;
-            return packet.for_each_in_burst(count, |packet| {
-                let sent = self.send_loopback(packet, |to| gather(at, to));
-                at = at.wrapping_add(1);
-                sent
-            });
-        }
-        let (mut packet, mut done) = (*packet, 0u32);
-        while done < count {
-            let gather = |at: u32, to: &mut PacketWriter<'_>| gather(done.wrapping_add(at), to);
-            match self.append(&mut packet, count.wrapping_sub(done), gather) {
-                Ok(taken) => done = done.wrapping_add(taken),
-                Err(error) => return (done, Err(error)),
-            }
-        }
-        (done, Ok(()))
-    }
-
-    /// Appends up to `max` packets, related by [`TxPacket::advance`], to chains, and advances
-    /// `packet` past them. Returns their number, which is at least one. A packet for which there is
-    /// no route or no memory is lost. Returns the error of `gather` for the first packet.
+    /// Appends a packet to a chain. Returns false if there is no route or no memory.
     #[inline(always)]
     fn append(
         &mut self,
-        packet: &mut TxPacket,
-        max: u32,
-        mut gather: impl FnMut(u32, &mut PacketWriter<'_>) -> Result<(), TxError>,
-    ) -> Result<u32, TxError> {
-        if self.batch.is_none() {
-            return Err(TxError::NoRoom);
-        }
+        packet: &TxPacket,
+        payload: &PayloadReader<'_>,
+        at: u32,
+    ) -> Result<bool, Fault> {
         let size = packet.udp_payload_len() as usize;
-        for done in 0..max {
-            let is_full = |chain: &Chain| !chain.packets.accepts(size);
-            if self.chain.as_ref().is_some_and(is_full) {
-                self.finish();
-            }
-            let Some(template) = &self.template else {
-                return Ok(self.lose(packet, done));
-            };
-            let (chain, scratch) = (&mut self.chain, &mut self.scratch);
-            match Chain::append(chain, template, packet, scratch, |to| gather(done, to)) {
-                Ok(true) => packet.advance(),
-                Ok(false) => return Ok(self.lose(packet, done)),
-                // The next call returns the error, for its first packet.
-                Err(_) if done != 0 => return Ok(done),
-                Err(error) => return Err(error),
-            }
-            if !template.may_chain {
-                self.finish();
-            }
+        let is_full = |chain: &Chain| !chain.packets.accepts(size);
+        if self.chain.as_ref().is_some_and(is_full) {
+            self.finish();
         }
-        Ok(max)
-    }
-
-    /// Counts a packet as lost, and advances it. Returns the number of packets processed, of which
-    /// `done` were sent.
-    #[cold]
-    fn lose(&mut self, packet: &mut TxPacket, done: u32) -> u32 {
-        self.finish();
-        self.count_lost(1);
-        packet.advance();
-        done.wrapping_add(1)
+        let Some(template) = &self.template else {
+            return Ok(false);
+        };
+        let (chain, scratch) = (&mut self.chain, &mut self.scratch);
+        let is_appended = Chain::append(chain, template, packet, scratch, payload, at)?;
+        if !is_appended || !template.may_chain {
+            self.finish();
+        }
+        Ok(is_appended)
     }
 
     /// Sets the path of the following packets: the datagrams of a batch may have many destinations.

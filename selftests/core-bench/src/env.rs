@@ -26,10 +26,10 @@ pub struct Sink {
 }
 
 impl Sink {
-    fn send(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.sent += 1;
+    fn send(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        self.sent += u64::from(count);
         black_box(packet);
-        black_box(Ok(()))
+        black_box((count, Ok(())))
     }
 
     fn place(&mut self) -> Result<(), Fault> {
@@ -50,9 +50,14 @@ impl RequesterEnv for Sink {
     type Local = usize;
 
     #[inline(never)]
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
+    fn transmit(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot,
+    ) -> (u32, Result<(), TxError>) {
         black_box(slot);
-        self.send(packet)
+        self.send(packet, count)
     }
 
     #[inline(never)]
@@ -141,7 +146,7 @@ impl ResponderEnv for Sink {
     }
 
     #[inline(never)]
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.send(packet)
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        self.send(packet, count)
     }
 }

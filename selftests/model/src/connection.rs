@@ -204,9 +204,16 @@ fn on_its_way(packet: &TxPacket, message: Option<usize>) -> InFlight {
 impl RequesterEnv for World {
     type Local = usize;
 
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
-        self.requests.push(on_its_way(packet, Some(slot.local)));
-        Ok(())
+    fn transmit(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot,
+    ) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| {
+            self.requests.push(on_its_way(packet, Some(slot.local)));
+            Ok(())
+        })
     }
 
     fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
@@ -319,9 +326,11 @@ impl ResponderEnv for World {
 
     fn event(&mut self, _: ResponderEvent) {}
 
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.responses.push(on_its_way(packet, None));
-        Ok(())
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| {
+            self.responses.push(on_its_way(packet, None));
+            Ok(())
+        })
     }
 }
 

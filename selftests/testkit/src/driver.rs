@@ -124,14 +124,13 @@ impl Driver {
             Payload::Send { offset, len } => {
                 let buffer = &self.sq[slot.expect("a request").local];
                 if let Some(fault) = buffer.fault {
-                    return Err(TxError::Local(fault));
+                    return Err(fault.into());
                 }
                 buffer.data[offset as usize..(offset + len) as usize].to_vec()
             }
-            Payload::Read { rkey, va, len } => {
-                let bytes = self.access(rkey, va, len as usize, 'r');
-                let bytes = bytes.map_err(|_| TxError::RemoteAccess)?.to_vec();
-                self.present().map_err(TxError::Local)?;
+            Payload::Read { rkey, va, len, .. } => {
+                let bytes = self.access(rkey, va, len as usize, 'r')?.to_vec();
+                self.present()?;
                 bytes
             }
         };
@@ -144,8 +143,13 @@ impl Driver {
 impl RequesterEnv for Driver {
     type Local = usize;
 
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
-        self.emit(packet, Some(slot))
+    fn transmit(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot,
+    ) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.emit(packet, Some(slot)))
     }
 
     fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
@@ -270,7 +274,7 @@ impl ResponderEnv for Driver {
         self.events.push(event);
     }
 
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.emit(packet, None)
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.emit(packet, None))
     }
 }

@@ -87,21 +87,15 @@ pub trait RequesterEnv {
     /// The driver's part of a slot.
     type Local: DriverPart;
 
-    /// Takes a packet to send. See [`TxError`] for the errors; `RemoteAccess` does not apply to a
-    /// requester and counts as a malformed work request.
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot<Self::Local>) -> Result<(), TxError>;
-
-    /// Takes a burst from the middle of a message: `count` packets, this one and its successors by
-    /// [`TxPacket::advance`], which differ only in PSN and payload position. Returns how many were
-    /// taken, and why the next one was not.
-    fn transmit_burst(
+    /// Takes `count` packets of a message to send: this one and its successors by
+    /// [`TxPacket::advance`], which differ only in PSN and payload position. Several are from the
+    /// middle of the message. Returns how many were taken, and why the next one was not.
+    fn transmit(
         &mut self,
         packet: &TxPacket,
         count: u32,
         slot: &SendSlot<Self::Local>,
-    ) -> (u32, Result<(), TxError>) {
-        packet.for_each_in_burst(count, |packet| self.transmit(packet, slot))
-    }
+    ) -> (u32, Result<(), TxError>);
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the work request's
     /// scatter list, never beyond the length of the work request. After [`Fault::NotPresent`], the

@@ -231,7 +231,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Notes that the memory of an access that failed with [`Fault::NotPresent`] is present now.
     /// Transmission continues: with the packet whose payload was absent, or with the oldest
     /// unacknowledged one if an answer was dropped. A superfluous call is harmless.
-    pub fn on_memory_present<P>(&mut self, slots: &[SendSlot<P>], now: u64) -> Outcome {
+    pub fn on_memory_present<P: DriverPart>(&mut self, slots: &[SendSlot<P>], now: u64) -> Outcome {
         self.awaits_memory = false;
         let outcome = Outcome::transmit(self.release_repair(now) || self.can_send(slots));
         self.assert_invariants(slots);

@@ -6,7 +6,6 @@ use super::request::{DriverPart, Fence, Remote, SendExt, SendOp, SendSlot, SlotS
 use super::{Ctx, Requester, RequesterEnv as Env, State, GSI_QPN, MAX_RESPONSES};
 use crate::congestion::CongestionControl;
 use crate::psn::{self, Psn};
-use crate::tx::taken;
 use crate::wire::{AtomicEth, Bth, Deth, Ieth, Opcode, Reth, XrcEth};
 use crate::{AtomicOp, Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
 
@@ -121,8 +120,11 @@ impl<C: CongestionControl> Requester<C> {
                     self.complete_sent(cx);
                 }
             }
-            Err(error) if error.is_temporary() => poll.progress.more |= error == TxError::NoRoom,
-            Err(error) => slot.progress.state = failed(error),
+            Err(TxError::NoRoom) => poll.progress.more = true,
+            Err(TxError::Payload(Fault::NotPresent)) => {}
+            Err(TxError::Payload(fault)) => {
+                slot.progress.state = SlotState::Failed(fault.status());
+            }
         }
         result.is_ok()
     }
@@ -148,8 +150,8 @@ impl<C: CongestionControl> Requester<C> {
             return false;
         };
         if let Err(error) = sent {
-            if !error.is_temporary() {
-                slot.progress.state = failed(error);
+            if let Some(fault) = error.permanent() {
+                slot.progress.state = SlotState::Failed(fault.status());
             }
             return false;
         }
@@ -198,11 +200,11 @@ impl<C: CongestionControl> Requester<C> {
         psn: Psn,
     ) -> Result<(), TxError> {
         let Some(slot) = Self::slot_mut(cx.slots, number) else {
-            return Err(TxError::Local(Fault::Malformed));
+            return Err(Fault::Malformed.into());
         };
         debug_assert!(slot.contains(psn), "a retransmission of what was not sent");
         let packet = self.build(slot, psn, true);
-        if let Err(error) = cx.env.transmit(&packet, slot) {
+        if let Err(error) = cx.env.transmit(&packet, 1, slot).1 {
             poll.progress.more |= error == TxError::NoRoom;
             return Err(error);
         }
@@ -326,11 +328,7 @@ impl<C: CongestionControl> Requester<C> {
             "the last packet is in the middle of a message"
         );
         let packet = self.build(slot, self.psn.next, ackreq);
-        let (sent, result) = if burst > 1 {
-            env.transmit_burst(&packet, burst, slot)
-        } else {
-            taken(env.transmit(&packet, slot))
-        };
+        let (sent, result) = env.transmit(&packet, burst, slot);
         debug_assert!(sent <= burst, "more packets were taken than offered");
         debug_assert!(
             result.is_err() || sent == burst,
@@ -592,13 +590,4 @@ fn atomic_eth(Remote { va, rkey }: Remote, op: AtomicOp) -> AtomicEth {
         swap_add,
         compare,
     }
-}
-
-/// Returns the state of a work request whose packet could not be built.
-fn failed(error: TxError) -> SlotState {
-    let fault = match error {
-        TxError::Local(fault) => fault,
-        _ => Fault::Malformed,
-    };
-    SlotState::Failed(fault.status())
 }

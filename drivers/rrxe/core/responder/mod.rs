@@ -197,24 +197,10 @@ pub trait ResponderEnv {
     /// Reports an event.
     fn event(&mut self, event: ResponderEvent);
 
-    /// Takes a packet to send, without payload unless [`ResponderEnv::transmit_read`] is the
-    /// default implementation. See [`TxError`] for the errors.
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError>;
-
-    /// Takes READ responses with payload to send: `count` packets, this one and its successors by
-    /// [`TxPacket::advance`], which differ only in PSN and payload position. The domain is what
-    /// [`ResponderEnv::check_remote`] returned for the READ. Returns how many were taken, and why
-    /// the next one was not; `Local` means the same as `RemoteAccess` here, except with
-    /// [`Fault::NotPresent`]. The default implementation calls [`ResponderEnv::transmit`] for each
-    /// packet.
-    fn transmit_read(
-        &mut self,
-        packet: &TxPacket,
-        count: u32,
-        _domain: DomainId,
-    ) -> (u32, Result<(), TxError>) {
-        packet.for_each_in_burst(count, |packet| self.transmit(packet))
-    }
+    /// Takes `count` packets to send: this one and its successors by [`TxPacket::advance`], which
+    /// differ only in PSN and payload position. Several are READ responses. Returns how many were
+    /// taken, and why the next one was not.
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>);
 }
 
 /// State of the responder.

@@ -5,7 +5,6 @@
 use super::resources::{Kind, Resource};
 use super::{ResourceRing, Responder, ResponderEnv as Env, ResponderEvent, State};
 use crate::psn::Psn;
-use crate::tx::taken;
 use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
 use crate::{Payload, Progress, TxError, TxPacket};
 
@@ -80,8 +79,8 @@ impl<R: ResourceRing> Responder<R> {
             }
             let (sent, result) = self.send_some(now, budget.saturating_sub(progress.sent), env);
             progress.sent = progress.sent.wrapping_add(sent);
-            // After another error, the failed READ has been handled.
-            if result.is_err_and(TxError::is_temporary) {
+            // After a permanent error, the failed READ has been handled.
+            if result.is_err_and(|error| error.permanent().is_none()) {
                 progress.more = result == Err(TxError::NoRoom);
                 break;
             }
@@ -115,51 +114,47 @@ impl<R: ResourceRing> Responder<R> {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
                     // The last response has another header.
                     let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
-                    middle.min(max)
+                    middle.min(max).max(1)
                 }
                 _ => 1,
             };
-            let (sent, result) = match resource.kind {
-                Kind::Read { domain, .. } if !packet.payload.is_empty() => {
-                    env.transmit_read(&packet, burst.max(1), domain)
-                }
-                _ => taken(env.transmit(&packet)),
-            };
-            debug_assert!(sent <= burst.max(1), "more packets were taken than offered");
+            let (sent, result) = env.transmit(&packet, burst);
+            debug_assert!(sent <= burst, "more packets were taken than offered");
             debug_assert!(
-                result.is_err() || sent == burst.max(1),
+                result.is_err() || sent == burst,
                 "packets were refused without a reason"
             );
             if sent != 0 {
                 self.rate.sent(now, packet.udp_payload_len(), sent);
                 self.resources.advance(index, sent);
             }
-            if result.is_err_and(|error| !error.is_temporary()) {
+            if result.is_err_and(|error| error.permanent().is_some()) {
                 let at = resource.at.wrapping_add(sent);
                 self.memory_gone(index, &Resource { at, ..resource }, env);
             }
             return (sent, result);
         }
-        taken(self.send_acknowledge(env))
+        self.send_acknowledge(env)
     }
 
     /// Sends the pending acknowledgement or NAK.
     #[inline]
-    fn send_acknowledge(&mut self, env: &mut impl Env) -> Result<(), TxError> {
+    fn send_acknowledge(&mut self, env: &mut impl Env) -> (u32, Result<(), TxError>) {
         let packet = match self.nak_due {
             Some((psn, syndrome)) => self.acknowledge(psn, syndrome),
             None => self.acknowledge_all(),
         };
+        let (sent, result) = env.transmit(&packet, 1);
         // A packet without payload cannot fail on memory: any error but a full batch counts as a
         // loss.
-        if env.transmit(&packet) == Err(TxError::NoRoom) {
-            return Err(TxError::NoRoom);
+        if result == Err(TxError::NoRoom) {
+            return (sent, result);
         }
         self.nak_due = None;
         // A NAK acknowledges everything before it.
         self.ack_due = false;
         self.ack_policy.on_sent_alone();
-        Ok(())
+        (1, Ok(()))
     }
 
     /// Returns whether the only thing to send is an acknowledgement that is delayed until the
@@ -258,24 +253,17 @@ impl<R: ResourceRing> Responder<R> {
     fn response(&self, resource: &Resource) -> TxPacket {
         let psn = resource.first.add(resource.at);
         let aeth = Aeth::new(Syndrome::ACK_UNLIMITED, self.msn).to_bytes();
-        let (rkey, va, len) = match resource.kind {
-            Kind::Read { reth, .. } => (reth.rkey, reth.va, reth.len),
-            // Equal to the response to an empty READ (IBA A19).
-            Kind::Done { .. } | Kind::Empty => {
-                debug_assert!(
-                    resource.kind != Kind::Empty,
-                    "an unused entry has a response"
-                );
-                (0, 0, 0)
-            }
-            Kind::Atomic { original, .. } => {
-                let bth = self.bth(Operation::AtomicAcknowledge, psn);
-                let mut packet = TxPacket::new(bth, Payload::None, true);
-                packet.push(aeth);
-                packet.push(AtomicAckEth { original }.to_bytes());
-                return packet;
-            }
-        };
+        if let Kind::Atomic { original, .. } = resource.kind {
+            let bth = self.bth(Operation::AtomicAcknowledge, psn);
+            let mut packet = TxPacket::new(bth, Payload::None, true);
+            packet.push(aeth);
+            packet.push(AtomicAckEth { original }.to_bytes());
+            return packet;
+        }
+        debug_assert!(
+            resource.kind != Kind::Empty,
+            "an unused entry has a response"
+        );
         // A response that starts in the middle of a READ starts with FIRST or ONLY (C-07).
         debug_assert!(
             resource.start <= resource.at && resource.at < resource.packets,
@@ -290,10 +278,15 @@ impl<R: ResourceRing> Responder<R> {
             (false, true) => Operation::ReadResponseLast,
         };
         let offset = self.mtu.offset(resource.at);
-        let va = va.wrapping_add(u64::from(offset));
-        let payload = match len.saturating_sub(offset).min(self.mtu.bytes()) {
-            0 => Payload::None,
-            len => Payload::Read { rkey, va, len },
+        let payload = match resource.kind {
+            Kind::Read { domain, reth } if reth.len > offset => Payload::Read {
+                domain,
+                rkey: reth.rkey,
+                va: reth.va.wrapping_add(u64::from(offset)),
+                len: reth.len.saturating_sub(offset).min(self.mtu.bytes()),
+            },
+            // The response to a FLUSH or an ATOMIC WRITE is that to an empty READ (IBA A19).
+            _ => Payload::None,
         };
         let mut packet = TxPacket::new(self.bth(operation, psn), payload, last);
         if first || last {

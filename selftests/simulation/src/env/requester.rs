@@ -145,11 +145,9 @@ impl Env<'_> {
     }
 }
 
-impl RequesterEnv for Env<'_> {
-    /// The index of the message.
-    type Local = usize;
-
-    fn transmit(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
+impl Env<'_> {
+    /// Sends a request packet.
+    fn send_request(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
         self.room()?;
         let qp = self.qp;
         let relative = self.oracle.flows[qp].relative(packet.psn);
@@ -160,13 +158,12 @@ impl RequesterEnv for Env<'_> {
         self.oracle.payload.clear();
         if let Payload::Send { offset, len, .. } = packet.payload {
             match message.trap {
-                Trap::Local(fault, from) if at >= from => return Err(TxError::Local(fault)),
+                Trap::Local(fault, from) if at >= from => return Err(fault.into()),
                 _ => {}
             }
             let bytes = data(message.data + offset, len);
             let page = Page::Payload(qp, index, at);
-            let present = self.oracle.touch(page, qp, Half::Send);
-            present.map_err(TxError::Local)?;
+            self.oracle.touch(page, qp, Half::Send)?;
             self.oracle.payload.extend_from_slice(bytes);
         }
         let flow = &mut self.oracle.flows[qp];
@@ -197,6 +194,20 @@ impl RequesterEnv for Env<'_> {
         self.oracle.sides[qp].pay(now, packet);
         self.oracle.ship(to, truth, packet);
         Ok(())
+    }
+}
+
+impl RequesterEnv for Env<'_> {
+    /// The index of the message.
+    type Local = usize;
+
+    fn transmit(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        slot: &SendSlot,
+    ) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.send_request(packet, slot))
     }
 
     fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {

@@ -114,6 +114,50 @@ fn check_payload(oracle: &Oracle, qp: usize, truth: &Truth, at: u32) {
     }
 }
 
+impl Env<'_> {
+    /// Sends a response packet.
+    pub fn send_response(&mut self, packet: &TxPacket) -> Result<(), TxError> {
+        self.room()?;
+        let qp = self.qp;
+        let relative = self.check_response(packet);
+        let incoming = self.incoming();
+        self.oracle.payload.clear();
+        if let Payload::Read { rkey, va, len, .. } = packet.payload {
+            let host = self.oracle.sides[qp].host;
+            let start = self.oracle.region(host, rkey, va, len)?;
+            self.oracle.touch(Page::remote(host, start), qp, Half::Recv)?;
+            let bytes = &self.oracle.hosts[host].memory[start..start + len as usize];
+            self.oracle.payload.extend_from_slice(bytes);
+        }
+        let flow = &mut self.oracle.flows[incoming];
+        flow.responses.retain(|&psn| psn != relative);
+        if let Some(Operation::ReadResponseFirst | Operation::ReadResponseMiddle) =
+            packet.opcode.operation()
+        {
+            flow.responses.push(relative + 1);
+        }
+        if packet.header()[12..].first() == Some(&SEQUENCE_ERROR) {
+            let acknowledge = packet.opcode.operation() == Some(Operation::Acknowledge);
+            flow.naks += u32::from(acknowledge);
+            flow.nak_open |= acknowledge;
+            assert!(
+                flow.naks <= 1,
+                "queue pair {qp} says twice that PSN {relative} is missing"
+            );
+        }
+        let truth = Truth {
+            flow: incoming,
+            epoch: self.oracle.flows[incoming].epoch,
+            response: true,
+            relative,
+            message: 0,
+        };
+        self.oracle.sides[qp].emitted += 1;
+        self.oracle.ship(incoming, truth, packet);
+        Ok(())
+    }
+}
+
 impl ResponderEnv for Env<'_> {
     fn fetch_recv(&mut self) -> Option<u32> {
         let [queue] = self.oracle.sides[self.qp].queues[..] else {
@@ -420,48 +464,7 @@ impl ResponderEnv for Env<'_> {
         }
     }
 
-    fn transmit(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.room()?;
-        let qp = self.qp;
-        let relative = self.check_response(packet);
-        let incoming = self.incoming();
-        self.oracle.payload.clear();
-        if let Payload::Read { rkey, va, len } = packet.payload {
-            let host = self.oracle.sides[qp].host;
-            let start = match self.oracle.region(host, rkey, va, len) {
-                Ok(start) => start,
-                Err(_) => return Err(TxError::RemoteAccess),
-            };
-            let present = self.oracle.touch(Page::remote(host, start), qp, Half::Recv);
-            present.map_err(TxError::Local)?;
-            let bytes = &self.oracle.hosts[host].memory[start..start + len as usize];
-            self.oracle.payload.extend_from_slice(bytes);
-        }
-        let flow = &mut self.oracle.flows[incoming];
-        flow.responses.retain(|&psn| psn != relative);
-        if let Some(Operation::ReadResponseFirst | Operation::ReadResponseMiddle) =
-            packet.opcode.operation()
-        {
-            flow.responses.push(relative + 1);
-        }
-        if packet.header()[12..].first() == Some(&SEQUENCE_ERROR) {
-            let acknowledge = packet.opcode.operation() == Some(Operation::Acknowledge);
-            flow.naks += u32::from(acknowledge);
-            flow.nak_open |= acknowledge;
-            assert!(
-                flow.naks <= 1,
-                "queue pair {qp} says twice that PSN {relative} is missing"
-            );
-        }
-        let truth = Truth {
-            flow: incoming,
-            epoch: self.oracle.flows[incoming].epoch,
-            response: true,
-            relative,
-            message: 0,
-        };
-        self.oracle.sides[qp].emitted += 1;
-        self.oracle.ship(incoming, truth, packet);
-        Ok(())
+    fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>) {
+        packet.for_each_in_burst(count, |packet| self.send_response(packet))
     }
 }

@@ -126,7 +126,7 @@ impl World {
         }
         if let Some(packet) = self.cores[qp].responder.on_reply(now) {
             trace!(self.oracle, "    {qp} has waited with its acknowledgement");
-            self.with(qp, |_, env| ResponderEnv::transmit(env, &packet))
+            self.with(qp, |_, env| env.send_response(&packet))
                 .expect("there is room");
             let progress = self.with(qp, |core, env| core.responder.poll_transmit(now, 0, env));
             assert!(!progress.more, "the acknowledgement of {qp} is sent");

@@ -21,11 +21,11 @@ fn bring_in(host: &mut Host, now: u64, wr_id: u64) -> Vec<(Packet, Vec<u8>)> {
 /// Transmission stops at a payload that is absent, without an error, and continues with it.
 #[test]
 fn transmission_stops_at_absent_memory() {
-    for op in [SendOp::Send, SendOp::Write] {
+    for op in [Op::Send, Op::Write] {
         let mut host = host();
         post(&mut host, op, 1);
         let absent = post(&mut host, op, 2 * MTU);
-        post(&mut host, SendOp::Read, 1);
+        post(&mut host, Op::Read, 1);
         set_absent(&mut host, absent, true);
         assert_eq!(psns(&host.drain(0)), [0]);
         assert!(host.drain(0).is_empty());
@@ -54,7 +54,7 @@ fn a_repair_waits_for_memory() {
 fn a_read_response_is_asked_for_again() {
     for mut host in [host(), buffering_host()] {
         host.requester.set_retry_count(0);
-        let wr_id = post(&mut host, SendOp::Read, 8 * MTU);
+        let wr_id = post(&mut host, Op::Read, 8 * MTU);
         host.drain(0);
         respond(&mut host, Operation::ReadResponseFirst, 0);
         set_absent(&mut host, wr_id, true);
@@ -88,8 +88,8 @@ fn a_read_response_is_asked_for_again() {
 fn the_result_of_an_atomic_is_asked_for_again() {
     let mut host = host();
     host.requester.set_retry_count(0);
-    let wr_id = post(&mut host, SendOp::FetchAdd, 8);
-    post(&mut host, SendOp::Send, 1);
+    let wr_id = post(&mut host, Op::FetchAdd, 8);
+    post(&mut host, Op::Send, 1);
     assert_eq!(psns(&host.drain(0)), [0, 1]);
     set_absent(&mut host, wr_id, true);
     let _ = host.take(0, &atomic_ack(0, 5), &[]);
@@ -107,7 +107,7 @@ fn the_result_of_an_atomic_is_asked_for_again() {
 fn a_failed_queue_pair_does_not_wait_for_memory() {
     let mut host = host();
     assert!(!host.requester.on_memory_present(&host.slots, 0).transmit);
-    let wr_id = post(&mut host, SendOp::Read, MTU);
+    let wr_id = post(&mut host, Op::Read, MTU);
     host.drain(0);
     set_absent(&mut host, wr_id, true);
     respond(&mut host, Operation::ReadResponseOnly, 0);

@@ -65,7 +65,7 @@ fn a_probed_read_that_was_only_late() {
     use Operation::ReadResponseOnly as Only;
     for (copies, reductions) in [(1, 1), (2, 0)] {
         let mut host = in_flight(0);
-        post(&mut host, SendOp::Read, 1);
+        post(&mut host, Op::Read, 1);
         assert_eq!(psns(&host.drain(200_000)), [1]);
         expire(&mut host, 200_000 + MIN_PTO);
         assert_eq!(psns(&host.drain(200_000 + MIN_PTO)), [1]);
@@ -75,7 +75,7 @@ fn a_probed_read_that_was_only_late() {
             let _ = host.take(now, &response(Only, 1, 1), &[1]);
         }
         assert_eq!(host.requester.counters.window_reductions, 0);
-        post(&mut host, SendOp::Read, 1);
+        post(&mut host, Op::Read, 1);
         assert_eq!(psns(&host.drain(now)), [2]);
         let _ = host.take(now + 100_000, &response(Only, 2, 1), &[2]);
         assert_eq!(host.statuses(), [Status::Success; 3]);

@@ -22,7 +22,7 @@ fn f_02_a_timer_that_is_enabled_later() {
         host.requester.set_timeout(0);
         host.requester.start_timers(0);
         assert_eq!(host.requester.next_timeout(), None);
-        post(&mut host, SendOp::Write, 1);
+        post(&mut host, Op::Write, 1);
         assert_eq!(host.drain(0).len(), 1);
         let now = 50_000_000;
         for at in [now, now + 1_000_000] {

@@ -175,7 +175,7 @@ fn out_of_sequence_counts_naks() {
 #[test]
 fn a_driver_that_fails_everything() {
     let mut host = host();
-    host.driver.refuse = Some(TxError::RemoteAccess);
+    host.driver.refuse = Some(TxError::Payload(Fault::Protection));
     host.post_recv(0, 64);
     assert!(ask(&mut host, &send(0)).is_empty());
     assert!(ask(&mut host, &send(9)).is_empty());

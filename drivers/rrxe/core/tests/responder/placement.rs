@@ -299,9 +299,13 @@ fn without_the_extensions() {
         }
         fn complete_recv(&mut self, _: rrxe_core::RecvCompletion) {}
         fn event(&mut self, _: ResponderEvent) {}
-        fn transmit(&mut self, packet: &rrxe_core::TxPacket) -> Result<(), TxError> {
-            assert_eq!(packet.opcode, Opcode(0x11));
-            Ok(())
+        fn transmit(
+            &mut self,
+            packet: &rrxe_core::TxPacket,
+            count: u32,
+        ) -> (u32, Result<(), TxError>) {
+            assert_eq!((packet.opcode, count), (Opcode(0x11), 1));
+            (1, Ok(()))
         }
     }
     for packet in [flush(0, BASE, 8), atomic_write(0, BASE, 8, 8)] {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copies payload from and to the data segments of a work request.
+//! The data segments of a work request.
 
+use super::{MrTable, Reference, Span};
 use crate::{
-    mr::{MrTable, Reference, Span},
     pd::PdId,
     ring::{abi::Sge, wqe},
-    transport::rx_packet::RxPacket,
 };
 use linux_rdma::{net::PacketWriter, sync::BurstGuard};
 use rrxe_core::Fault;
@@ -22,12 +21,14 @@ pub(crate) struct Segments<'a> {
 
 impl<'a> Segments<'a> {
     /// Returns the bytes `addr..addr + len` of a segment.
+    #[inline]
     fn local(&self, lkey: u32, addr: u64, len: u32, write: bool) -> Result<Span<'a>, Fault> {
         let mrs = self.mrs;
         mrs.local(self.burst, self.pd, lkey, addr, len, write)
     }
 
     /// Appends `len` bytes, from byte `offset` of the list on, to a packet.
+    #[inline]
     pub(crate) fn gather(
         &self,
         offset: u32,
@@ -64,21 +65,25 @@ impl<'a> Segments<'a> {
         Some(Reference::local(self.pd, lkey, addr))
     }
 
-    /// Copies bytes to the list, from byte `offset` on.
-    pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
-        wqe::for_each_piece(self.list, offset, from.len(), |lkey, addr, done, n| {
-            let piece = from.get(done..).and_then(|f| f.get(..n as usize));
-            let piece = piece.ok_or(Fault::Malformed)?;
-            self.local(lkey, addr, n, true)?.write(0, piece)
+    /// Calls `f` for each piece of the `len` writable bytes from byte `offset` of the list on, with
+    /// its memory, the number of bytes before it, and its length.
+    #[inline]
+    pub(crate) fn for_each_writable(
+        &self,
+        offset: u32,
+        len: usize,
+        mut f: impl FnMut(&Span<'_>, usize, usize) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        wqe::for_each_piece(self.list, offset, len, |lkey, addr, done, n| {
+            f(&self.local(lkey, addr, n, true)?, done, n as usize)
         })
     }
 
-    /// Copies the payload of a packet to the list, from byte `offset` on.
-    pub(crate) fn scatter_payload(&self, offset: u32, from: &RxPacket<'_>) -> Result<(), Fault> {
-        let len = from.payload_len();
-        wqe::for_each_piece(self.list, offset, len, |lkey, addr, done, n| {
-            let span = self.local(lkey, addr, n, true)?;
-            from.copy_to_span(done, n as usize, &span)
+    /// Copies bytes to the list, from byte `offset` on.
+    pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
+        self.for_each_writable(offset, from.len(), |span, done, n| {
+            let piece = from.get(done..).and_then(|from| from.get(..n));
+            span.write(0, piece.ok_or(Fault::Malformed)?)
         })
     }
 }
