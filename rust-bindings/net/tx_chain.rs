@@ -37,7 +37,7 @@ impl TxDatagram {
     ///
     /// `EINVAL`: `headers` does not have the length of the headers of the IP version. `ENOMEM`. The
     /// inner result is that of `fill`.
-    #[inline(always)]
+    #[inline]
     pub fn new<E>(
         headroom: Headroom,
         headers: &[u8],

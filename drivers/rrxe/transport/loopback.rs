@@ -8,7 +8,7 @@
 //! operands, memory of kernel consumers), is copied into the batch. docs/performance.md describes
 //! when packets take this path.
 
-use super::{path::Path, payload::PayloadReader};
+use super::{path::Path, payload::ReadPayload};
 use crate::mr::{MrTable, Reference};
 use kernel::prelude::*;
 use linux_rdma::{
@@ -78,7 +78,7 @@ impl LoopbackBatch {
     pub(super) fn push_copy(
         &mut self,
         packet: &TxPacket,
-        payload: &PayloadReader<'_>,
+        payload: &impl ReadPayload,
         at: u32,
     ) -> Result<bool, TxError> {
         let len = packet.payload.len();

@@ -2,9 +2,9 @@
 
 //! The payload of outgoing packets: where it is, and how it is read.
 
-use crate::mr::{KeyUser, MrTable, Reference, Segments, Span};
-use linux_rdma::{net::PacketWriter, sync::BurstGuard};
-use rrxe_core::{Fault, RemoteAccess};
+use crate::mr::{KeyUser, Reference, Segments, Span};
+use linux_rdma::net::PacketWriter;
+use rrxe_core::Fault;
 
 /// The location of the payload of consecutive packets, one after the other.
 pub(crate) enum TxPayload<'a> {
@@ -18,16 +18,7 @@ pub(crate) enum TxPayload<'a> {
     Region { user: KeyUser, rkey: u32, va: u64 },
 }
 
-/// Access to the payload of consecutive packets.
-pub(super) enum PayloadReader<'a> {
-    Bytes(&'a [u8]),
-    /// Each read looks up the keys of the segments.
-    Segments(Segments<'a>, u32),
-    /// Memory of which the key has been looked up.
-    Span(Span<'a>),
-}
-
-impl<'a> TxPayload<'a> {
+impl TxPayload<'_> {
     /// Returns a reference to the first `len` bytes, if one key names all of them.
     pub(super) fn reference(&self, len: u32) -> Option<Reference> {
         match *self {
@@ -36,49 +27,45 @@ impl<'a> TxPayload<'a> {
             Self::Region { user, rkey, va } => Some(Reference::to_read(user.pd, rkey, va)),
         }
     }
+}
 
-    /// Returns access to the payload of `count` packets, of `len` bytes each. Looks up the key only
-    /// once for several packets. Returns `Protection` if the peer may not read the region.
+/// Access to the payload of consecutive packets. The code that sends packets is compiled for each
+/// implementation, because a choice for each packet would cost more.
+pub(super) trait ReadPayload {
+    /// Appends `len` bytes, from byte `at` on, to a packet.
+    fn read(&self, at: u32, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault>;
+}
+
+/// No payload.
+impl ReadPayload for () {
     #[inline]
-    pub(super) fn reader(
-        &self,
-        mrs: &'a MrTable,
-        burst: &'a BurstGuard,
-        len: u32,
-        count: u32,
-    ) -> Result<PayloadReader<'a>, Fault> {
-        let whole = len.checked_mul(count).ok_or(Fault::Length)?;
-        Ok(match *self {
-            Self::None => PayloadReader::Bytes(&[]),
-            Self::Bytes(bytes) => PayloadReader::Bytes(bytes),
-            Self::Segments(segments, offset) => {
-                if count > 1 {
-                    if let Some(span) = segments.whole(offset, whole) {
-                        return Ok(PayloadReader::Span(span));
-                    }
-                }
-                PayloadReader::Segments(segments, offset)
-            }
-            Self::Region { user, rkey, va } => {
-                let span = mrs.remote(burst, user, rkey, va, whole, RemoteAccess::Read)?;
-                PayloadReader::Span(span)
-            }
-        })
+    fn read(&self, _: u32, _: u32, _: &mut PacketWriter<'_>) -> Result<(), Fault> {
+        Ok(())
     }
 }
 
-impl PayloadReader<'_> {
-    /// Appends `len` bytes, from byte `at` on, to a packet.
-    #[inline(always)]
-    pub(super) fn read(&self, at: u32, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
-        match self {
-            Self::Bytes(bytes) => {
-                let bytes = bytes.get(at as usize..).and_then(|b| b.get(..len as usize));
-                to.push(bytes.ok_or(Fault::Malformed)?)
-                    .map_err(|_| Fault::Malformed)
-            }
-            Self::Segments(segments, offset) => segments.gather(offset.wrapping_add(at), len, to),
-            Self::Span(span) => span.read(at.into(), len, to),
-        }
+impl ReadPayload for &[u8] {
+    #[inline]
+    fn read(&self, at: u32, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
+        let bytes = self.get(at as usize..).and_then(|b| b.get(..len as usize));
+        to.push(bytes.ok_or(Fault::Malformed)?)
+            .map_err(|_| Fault::Malformed)
+    }
+}
+
+/// Data segments, from a byte on. Each read looks up their keys.
+impl ReadPayload for (&Segments<'_>, u32) {
+    #[inline]
+    fn read(&self, at: u32, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
+        let (segments, offset) = self;
+        segments.gather(offset.wrapping_add(at), len, to)
+    }
+}
+
+/// Memory of which the key has been looked up.
+impl ReadPayload for Span<'_> {
+    #[inline]
+    fn read(&self, at: u32, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
+        Span::read(self, at.into(), len, to)
     }
 }

@@ -9,7 +9,7 @@ use super::{
     local_queue::{LocalShare, Waiter},
     loopback::{LoopbackBatch, PayloadSource, MIN_ZERO_COPY},
     path::Path,
-    payload::{PayloadReader, TxPayload},
+    payload::{ReadPayload, TxPayload},
 };
 use crate::{config::Config, mr::MrTable};
 use core::cell::Cell;
@@ -23,7 +23,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     icrc::{self, LastPrefix},
-    Fault, TxError, TxPacket,
+    Fault, RemoteAccess, TxError, TxPacket,
 };
 
 /// Scratch state for the headers and ICRCs of a batch.
@@ -129,7 +129,7 @@ fn write(
     packet: &TxPacket,
     icrc: u32,
     writer: &mut PacketWriter<'_>,
-    payload: &PayloadReader<'_>,
+    payload: &impl ReadPayload,
     at: u32,
 ) -> Result<(), Fault> {
     // The pushes cannot fail, because there is capacity.
@@ -160,7 +160,7 @@ impl Chain {
         template: &FlowTemplate<'_>,
         packet: &TxPacket,
         scratch: &mut Scratch,
-        payload: &PayloadReader<'_>,
+        payload: &impl ReadPayload,
         at: u32,
     ) -> Result<bool, Fault> {
         let Scratch { prefix, headers } = scratch;
@@ -211,9 +211,8 @@ pub(crate) fn single_packet(
     rcu: &rcu::Guard,
 ) -> Option<TxSkb> {
     let (mut chain, mut scratch) = (None, Scratch::default());
-    let payload = PayloadReader::Bytes(&[]);
     // An error leaves no chain.
-    let _ = Chain::append(&mut chain, template, packet, &mut scratch, &payload, 0);
+    let _ = Chain::append(&mut chain, template, packet, &mut scratch, &(), 0);
     chain?.finish(template, rcu)
 }
 
@@ -274,6 +273,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
     /// Sends `count` packets: this one and its successors by [`TxPacket::advance`], whose payloads
     /// follow each other. Returns how many were taken, and why the next one was not. A packet that
     /// can't be sent is lost: the protocol recovers.
+    #[inline]
     pub(crate) fn send(
         &mut self,
         packet: &TxPacket,
@@ -283,14 +283,39 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         if self.send_in_place(packet, count, payload) {
             return (count, Ok(()));
         }
-        let TxCtx { mrs, burst, .. } = self.ctx;
-        let payload = match payload.reader(mrs, burst, packet.payload.len(), count) {
-            Ok(payload) => payload,
-            Err(fault) => return (0, Err(fault.into())),
-        };
+        // The key of a burst is looked up only once.
+        let whole = packet.payload.len().saturating_mul(count);
+        match payload {
+            TxPayload::None => self.send_each(packet, count, &()),
+            TxPayload::Bytes(bytes) => self.send_each(packet, count, bytes),
+            TxPayload::Segments(segments, offset) => {
+                let span = (count > 1).then(|| segments.whole(*offset, whole));
+                match span.flatten() {
+                    Some(span) => self.send_each(packet, count, &span),
+                    None => self.send_each(packet, count, &(segments, *offset)),
+                }
+            }
+            TxPayload::Region { user, rkey, va } => {
+                let TxCtx { mrs, burst, .. } = self.ctx;
+                match mrs.remote(burst, *user, *rkey, *va, whole, RemoteAccess::Read) {
+                    Ok(span) => self.send_each(packet, count, &span),
+                    Err(fault) => (0, Err(fault.into())),
+                }
+            }
+        }
+    }
+
+    /// Sends consecutive packets, by the network stack or with copies of their payload.
+    #[inline(never)]
+    fn send_each(
+        &mut self,
+        packet: &TxPacket,
+        count: u32,
+        payload: &impl ReadPayload,
+    ) -> (u32, Result<(), TxError>) {
         let mut at = 0u32;
         packet.for_each_in_burst(count, |packet| {
-            self.send_one(packet, &payload, at)?;
+            self.send_one(packet, payload, at)?;
             at = at.wrapping_add(packet.payload.len());
             Ok(())
         })
@@ -325,7 +350,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
     fn send_one(
         &mut self,
         packet: &TxPacket,
-        payload: &PayloadReader<'_>,
+        payload: &impl ReadPayload,
         at: u32,
     ) -> Result<(), TxError> {
         let batch = self.batch.as_mut().ok_or(TxError::NoRoom)?;
@@ -344,7 +369,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
     fn append(
         &mut self,
         packet: &TxPacket,
-        payload: &PayloadReader<'_>,
+        payload: &impl ReadPayload,
         at: u32,
     ) -> Result<bool, Fault> {
         let size = packet.udp_payload_len() as usize;
