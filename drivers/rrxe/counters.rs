@@ -86,7 +86,7 @@ pub(crate) const PORT_ONLY: &[usize] = &[
 /// Adds each of the core's counters to a statistic.
 macro_rules! add_all {
     ($to:ident, $new:ident: $($field:ident => $counter:ident,)*) => {
-        $($to.add(Counter::$counter, $new.$field.into());)*
+        $($to.add(Counter::$counter, $new.$field.get().into());)*
     };
 }
 
@@ -217,14 +217,14 @@ impl BoundCounters {
         let bound = self.all.lock();
         let value = |counter| {
             let stat = counter as usize;
-            own.value(stat).wrapping_add(bound.value(stat))
+            sum([own.value(stat), bound.value(stat)])
         };
         PortCounters {
             sent_bytes: value(Counter::SentBytes),
             received_bytes: value(Counter::ReceivedBytes),
             sent_packets: value(Counter::SentPackets),
             received_packets: value(Counter::ReceivedPackets),
-            receive_errors: value(Counter::Malformed).wrapping_add(value(Counter::BadIcrc)),
+            receive_errors: sum([value(Counter::Malformed), value(Counter::BadIcrc)]),
             send_discards: value(Counter::SendErrors),
         }
     }
@@ -238,15 +238,20 @@ impl AllBound {
     }
 
     fn remove(&mut self, counters: &Arc<Counters>) {
-        for (stat, sum) in self.former.iter_mut().enumerate() {
-            *sum = sum.wrapping_add(counters.value(stat));
+        for (stat, former) in self.former.iter_mut().enumerate() {
+            *former = sum([*former, counters.value(stat)]);
         }
         self.current.retain(|other| !Arc::ptr_eq(other, counters));
     }
 
     fn value(&self, stat: usize) -> u64 {
-        let former = self.former.get(stat).copied().unwrap_or(0);
+        let former = sum(self.former.get(stat).copied());
         let current = self.current.iter().map(|counters| counters.value(stat));
-        current.fold(former, u64::wrapping_add)
+        sum([former, sum(current)])
     }
+}
+
+/// Returns the sum of statistics, which wraps as they do.
+fn sum(stats: impl IntoIterator<Item = u64>) -> u64 {
+    stats.into_iter().fold(0, u64::wrapping_add)
 }

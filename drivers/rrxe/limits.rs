@@ -5,6 +5,8 @@
 //! Numbers of objects are limited for all devices together, and for each user: see
 //! [`crate::quota`].
 
+use rrxe_core::Span;
+
 /// UDP destination port of RoCEv2 (IANA, IBA A17.3).
 pub(crate) const ROCE_UDP_PORT: u16 = 4791;
 
@@ -82,13 +84,14 @@ pub(crate) const MTU_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
 /// and 4096 that fits with its headers, or 256.
 pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
     let room = netdev_mtu.saturating_sub(MTU_OVERHEAD);
-    1u32.wrapping_shl(room.clamp(256, MAX_MTU).ilog2())
+    let mut sizes = [MAX_MTU, 2048, 1024, 512].into_iter();
+    sizes.find(|&size| size <= room).unwrap_or(256)
 }
 
-/// Nanoseconds between two retries of a user's queue pairs whose receivers have not been ready for
+/// Time between two retries of a user's queue pairs whose receivers have not been ready for
 /// 80 ms. Ten queue pairs can retry as often as each may. A retry takes about 12,000 instructions
 /// of both ends, so a thousand a second are about 1 % of a CPU.
-pub(crate) const RNR_RETRY_INTERVAL: u64 = 1_000_000;
+pub(crate) const RNR_RETRY_INTERVAL: Span = Span::from_us(1_000);
 
 /// Bytes of memory for the out-of-order packets of all queue pairs of a device. A queue pair may
 /// use the same amount that it leaves to the others: half of the memory if it is alone, which is
@@ -98,6 +101,8 @@ pub(crate) const MAX_REORDER_BYTES: usize = 64 << 20;
 
 /// Budgets of the packet path.
 pub(crate) mod path {
+    use rrxe_core::Span;
+
     /// Packets that a queue pair sends before it does other work: enough to fill a quarter of a
     /// window, few enough to keep softirqs short.
     pub(crate) const BATCH: u32 = 64;
@@ -126,9 +131,9 @@ pub(crate) mod path {
     pub(crate) const MAX_STREAM_BATCH_BYTES: u32 = BATCH * 4096;
     /// Number of small work requests per poll that keeps a stream going.
     pub(crate) const MIN_STREAM_REQUESTS: u32 = 4;
-    /// Nanoseconds between two polls of the ring of a streaming program. A message waits this long
+    /// Time between two polls of the ring of a streaming program. A message waits this long
     /// only if meanwhile the program neither polls nor waits for an event, and receives nothing.
-    pub(crate) const STREAM_POLL_INTERVAL: u64 = 100_000;
+    pub(crate) const STREAM_POLL_INTERVAL: Span = Span::from_us(100);
     /// Consecutive requests that a program must answer in time before ACKs are delayed.
     pub(crate) const PROMPT_REPLIES: u32 = 8;
     /// Largest delay of an ACK, in microseconds. The module parameter `ack_delay_us` sets the

@@ -18,7 +18,7 @@ use linux_rdma::{
     random,
     sync::{IndexPool, RcuTable},
 };
-use rrxe_core::permute::Permutation;
+use rrxe_core::{permute::Permutation, Increment};
 
 /// Smallest number of allocations before a number is reused, so that a late packet, or a key that a
 /// peer has kept, finds nothing. The number of an object that has lived for a whole round may be
@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
     /// Allocation cycles through the lowest indices, so that a table has few leaves: four times the
     /// number in use, and at least [`MIN_REUSE_DISTANCE`].
     pub(crate) fn reserve(&self) -> Result<(u32, u32)> {
-        let cycle = self.used.load(Relaxed).saturating_mul(4);
+        let cycle = self.used.load(Relaxed).min(LAST_NUMBER) << 2;
         let cycle = cycle.max(MIN_REUSE_DISTANCE);
         let range = FIRST_NUMBER..=self.last.min(FIRST_NUMBER.saturating_add(cycle));
         let index = loop {
@@ -92,7 +92,8 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         match self.pool.alloc_from(*next, range.clone(), GFP_NOWAIT) {
             Err(e) if e == ENOMEM => Err(*next),
             Ok(index) => {
-                *next = index.wrapping_add(1);
+                *next = index;
+                next.increment();
                 Ok(Ok(index))
             }
             error => Ok(error),
@@ -106,7 +107,8 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         let mut next = self.next.lock();
         let settled = *next == first;
         if settled {
-            *next = index.wrapping_add(1);
+            *next = index;
+            next.increment();
         } else {
             self.pool.free(index);
         }

@@ -25,7 +25,7 @@ use kernel::{
     sync::{Arc, SpinLock},
 };
 use linux_rdma::{errno::quota_exceeded, sync::with_lock_irqsave, user};
-use rrxe_core::reorder::share;
+use rrxe_core::{reorder::share, Increment, Time};
 
 /// The consumer that an object is charged to: a user, by its UID in the initial user namespace, or
 /// `None` for all consumers in the kernel.
@@ -70,9 +70,8 @@ impl Kind {
 #[derive(Default)]
 struct Account {
     objects: Counts,
-    /// Earliest time of the next limited retry ([`Quotas::reserve_rnr_retry`]), in nanoseconds of
-    /// CLOCK_MONOTONIC.
-    next_retry: u64,
+    /// Earliest time of the next limited retry ([`Quotas::reserve_rnr_retry`]).
+    next_retry: Time,
 }
 
 /// Memory for an account.
@@ -126,7 +125,7 @@ impl Accounts {
                 (Entry::Vacant(_), None) => return false,
             }
         }
-        *all += 1;
+        all.increment();
         true
     }
 
@@ -192,15 +191,15 @@ impl Quotas {
     }
 
     /// Reserves a retry of a request whose receiver has not been ready for long. Returns its
-    /// earliest time, in nanoseconds of CLOCK_MONOTONIC. The retries of all queue pairs of a user
+    /// earliest time. The retries of all queue pairs of a user
     /// are [`limits::RNR_RETRY_INTERVAL`] apart, since softirqs send them, even while the user's
     /// processes are stopped. Those of kernel consumers are not limited. Any context.
-    pub(crate) fn reserve_rnr_retry(&self, payer: Payer, now: u64) -> u64 {
+    pub(crate) fn reserve_rnr_retry(&self, payer: Payer, now: Time) -> Time {
         with_lock_irqsave(&self.accounts, |accounts| {
             let account = payer.and_then(|uid| accounts.users.get_mut(&uid));
             account.map_or(now, |account| {
                 let time = account.next_retry.max(now);
-                account.next_retry = time.saturating_add(limits::RNR_RETRY_INTERVAL);
+                account.next_retry = time + limits::RNR_RETRY_INTERVAL;
                 time
             })
         })

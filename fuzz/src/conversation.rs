@@ -7,7 +7,7 @@
 use crate::model::{status, Model};
 use crate::script::{Script, Service};
 use crate::world::{KEY, OWN, PEER, PLACES, SIZE};
-use rrxe_core::{Mtu, Packet, Status};
+use rrxe_core::{Mtu, Packet, Status, Time};
 use rrxe_testkit::{Attributes, Host, Op, Operands, ReorderBuffer, Request};
 use std::collections::VecDeque;
 
@@ -199,7 +199,7 @@ impl Conversation {
     }
 
     fn timeout(&mut self) -> bool {
-        let Some(at) = self.host.requester.next_timeout() else {
+        let Some(at) = self.host.requester.next_timeout().map(Time::ns) else {
             return false;
         };
         self.now = self.now.max(at);

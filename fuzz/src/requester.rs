@@ -8,7 +8,7 @@ use crate::world::{KEY, OWN, PEER, PLACES, QKEY};
 use rrxe_core::wire::Feth;
 use rrxe_core::{
     Destination, Fault, Mtu, Packet, Payload, RecoveryMode, Requester, RequesterEnv,
-    SendCompletion, SendOp, SendSlot, Status, TxError, TxPacket,
+    SendCompletion, SendOp, SendSlot, Status, Time, TxError, TxPacket,
 };
 use rrxe_testkit::{layout::extensions, Op, ReorderBuffer, Request};
 use std::collections::VecDeque;
@@ -358,9 +358,12 @@ impl End {
         self.lost = true;
         self.requester.enter_error();
         while self.requester.is_flushing() {
-            let progress =
-                self.requester
-                    .poll_transmit(&mut self.slots, self.now, 0, &mut self.world);
+            let progress = self.requester.poll_transmit(
+                &mut self.slots,
+                Time::from_ns(self.now),
+                0,
+                &mut self.world,
+            );
             assert_eq!(progress.more, self.requester.is_flushing());
         }
         assert!(self.world.outstanding.is_empty(), "not all were flushed");
@@ -369,9 +372,12 @@ impl End {
 
     fn poll(&mut self, budget: u32) {
         let before = self.world.sent;
-        let progress =
-            self.requester
-                .poll_transmit(&mut self.slots, self.now, budget, &mut self.world);
+        let progress = self.requester.poll_transmit(
+            &mut self.slots,
+            Time::from_ns(self.now),
+            budget,
+            &mut self.world,
+        );
         assert_eq!(progress.sent, self.world.sent - before);
         assert!(progress.sent <= budget);
         self.note(progress.fatal, progress.sqe);
@@ -395,18 +401,24 @@ impl End {
             self.handle(&packet, &fed);
         }
         let beyond = self.buffered.len();
-        let outcome =
-            self.requester
-                .on_buffered(&mut self.slots, self.now, beyond, &mut self.world);
+        let outcome = self.requester.on_buffered(
+            &mut self.slots,
+            Time::from_ns(self.now),
+            beyond,
+            &mut self.world,
+        );
         self.note(outcome.fatal, outcome.sqe);
     }
 
     fn handle(&mut self, packet: &Packet, fed: &Fed) {
         self.world.packet = Some(*fed);
         let (before, completed) = (self.requester.next_psn(), self.world.completed);
-        let outcome =
-            self.requester
-                .handle_packet(&mut self.slots, self.now, packet, &mut self.world);
+        let outcome = self.requester.handle_packet(
+            &mut self.slots,
+            Time::from_ns(self.now),
+            packet,
+            &mut self.world,
+        );
         self.world.packet = None;
         assert_eq!(
             self.requester.next_psn(),
@@ -428,15 +440,17 @@ impl End {
     }
 
     fn timeout(&mut self) {
-        let Some(at) = self.requester.next_timeout() else {
+        let Some(at) = self.requester.next_timeout().map(Time::ns) else {
             return;
         };
         self.now = self.now.max(at);
-        let outcome = self
-            .requester
-            .handle_timeout(&mut self.slots, self.now, &mut self.world);
+        let outcome = self.requester.handle_timeout(
+            &mut self.slots,
+            Time::from_ns(self.now),
+            &mut self.world,
+        );
         self.note(outcome.fatal, outcome.sqe);
-        let again = self.requester.next_timeout();
+        let again = self.requester.next_timeout().map(Time::ns);
         assert!(
             again.is_none_or(|at| at > self.now),
             "the same timer at the same time"
@@ -537,7 +551,12 @@ pub fn run(data: &[u8]) {
             0xd8..=0xe7 => end.timeout(),
             0xe8..=0xef => {
                 end.now += u64::from(script.u16()) << 8;
-                if end.requester.next_timeout().is_some_and(|at| at <= end.now) {
+                if end
+                    .requester
+                    .next_timeout()
+                    .map(Time::ns)
+                    .is_some_and(|at| at <= end.now)
+                {
                     end.timeout();
                 }
             }
@@ -554,7 +573,7 @@ pub fn run(data: &[u8]) {
             }
             0xfb => match script.u8() {
                 0xff => {
-                    end.requester.on_cnp(end.now);
+                    end.requester.on_cnp(Time::from_ns(end.now));
                 }
                 timeout => end.requester.set_timeout(timeout),
             },

@@ -4,7 +4,7 @@
 
 use crate::script::{Fed, Frame, Script, Service};
 use crate::world::{World, KEY, OWN, PEER, PLACES, QKEY};
-use rrxe_core::{Mtu, Outcome, Packet, Psn, Resource};
+use rrxe_core::{Mtu, Outcome, Packet, Psn, Resource, Time};
 use rrxe_testkit::{ReorderBuffer, Responder};
 
 /// Maximum number of events of one input; more only take time.
@@ -148,16 +148,16 @@ impl End {
             self.handle(&packet, &fed);
         }
         let beyond = self.buffered.len();
-        let outcome = self.responder.on_buffered(self.now, beyond);
+        let outcome = self.responder.on_buffered(Time::from_ns(self.now), beyond);
         self.note(outcome);
     }
 
     fn handle(&mut self, packet: &Packet, fed: &Fed) {
         self.world.packet = Some(*fed);
         let (psn, msn) = (self.responder.expected_psn(), self.responder.msn.get());
-        let outcome = self
-            .responder
-            .handle_packet(self.now, packet, &mut self.world);
+        let outcome =
+            self.responder
+                .handle_packet(Time::from_ns(self.now), packet, &mut self.world);
         self.world.packet = None;
         self.handled += 1;
         let moved = self.responder.expected_psn() != psn;
@@ -201,16 +201,18 @@ impl End {
     pub fn poll(&mut self, budget: u32) {
         let before = self.world.sent.len();
         let room = self.world.room;
-        let progress = self
-            .responder
-            .poll_transmit(self.now, budget, &mut self.world);
+        let progress =
+            self.responder
+                .poll_transmit(Time::from_ns(self.now), budget, &mut self.world);
         let sent = (self.world.sent.len() - before) as u32;
         assert_eq!(progress.sent, sent);
         assert!(sent <= budget.min(room));
         if progress.more {
             assert!(sent == budget || sent == room, "stopped before the budget");
         } else if budget > sent && room > sent && !progress.fatal {
-            let again = self.responder.poll_transmit(self.now, 1, &mut self.world);
+            let again = self
+                .responder
+                .poll_transmit(Time::from_ns(self.now), 1, &mut self.world);
             assert!(
                 again.sent == 0 && !again.more && !again.fatal,
                 "had more to say"
@@ -291,13 +293,13 @@ pub fn run(data: &[u8]) {
             // The peer's CNP reports congestion.
             _ => {
                 end.now += u64::from(script.u16()) << 4;
-                end.responder.on_cnp(end.now);
+                end.responder.on_cnp(Time::from_ns(end.now));
             }
         }
     }
     for _ in 0..EVENTS {
         end.poll(u32::MAX);
-        let Some(at) = end.responder.next_timeout() else {
+        let Some(at) = end.responder.next_timeout().map(Time::ns) else {
             break;
         };
         end.now = end.now.max(at);

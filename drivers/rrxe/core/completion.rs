@@ -121,3 +121,19 @@ pub struct Progress {
     /// The queue pair (UC or UD) must go to the Send Queue Error state.
     pub sqe: bool,
 }
+
+impl Progress {
+    /// Returns how many packets of this budget are left.
+    #[inline]
+    pub(crate) fn left(&self, budget: u32) -> u32 {
+        let left = budget.checked_sub(self.sent);
+        debug_assert!(left.is_some(), "more packets were sent than permitted");
+        left.unwrap_or(0)
+    }
+
+    /// Counts packets handed to the driver.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, packets: u32) {
+        self.sent = self.sent.wrapping_add(packets);
+    }
+}

@@ -9,11 +9,11 @@
 //! arrived anyway shows that a report was superfluous (as a DSACK does in RFC 8985, 6.2), and
 //! raises it likewise. Each reported gap that closes lowers it by a quarter.
 //!
-//! A requester receives READ responses, a responder requests; both use this. Times are in
-//! nanoseconds.
+//! A requester receives READ responses, a responder requests; both use this.
 
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
+use crate::{Span, Time};
 
 /// Smallest number of packets beyond a gap that report it.
 pub const MIN_PACKETS: u32 = 3;
@@ -23,13 +23,13 @@ const MAX_PACKETS: u32 = MAX_DISTANCE / 2;
 
 /// Shortest time after which a gap is reported. It delays only the report of a gap near the end of
 /// a stream.
-pub const MIN_DELAY: u64 = 100_000;
+pub const MIN_DELAY: Span = Span::from_us(100);
 
 /// Longest time after which a gap is reported.
-const MAX_DELAY: u64 = 4_000_000;
+const MAX_DELAY: Span = Span::from_us(4_000);
 
 /// Longest time from a gap to a superfluous retransmission that it causes: a long round trip.
-const MAX_DUPLICATE_AGE: u64 = 50_000_000;
+const MAX_DUPLICATE_AGE: Span = Span::from_us(50_000);
 
 /// Maximum number of closed gaps that are remembered.
 const MAX_CLOSED: usize = 8;
@@ -40,7 +40,7 @@ struct Gap {
     /// The missing packet.
     psn: Psn,
     /// Time at which it became the expected one.
-    since: u64,
+    since: Time,
     /// Largest number of packets buffered beyond it.
     beyond: u32,
     reported: bool,
@@ -55,11 +55,11 @@ pub(crate) struct GapDetector {
     /// The peer may send packets up to this one again, because a gap was reported.
     again_until: Option<Psn>,
     /// Reported gaps that have closed, with the time that this took.
-    closed: [Option<(Gap, u64)>; MAX_CLOSED],
+    closed: [Option<(Gap, Span)>; MAX_CLOSED],
     /// Packets beyond a gap that report it.
     packets: u32,
     /// Time after which a gap is reported.
-    delay: u64,
+    delay: Span,
     /// The last gap has closed without a report, or its report was superfluous.
     late: bool,
 }
@@ -80,7 +80,7 @@ impl Default for GapDetector {
 
 impl GapDetector {
     /// Notes that the packet `arrived` has arrived, but `expected` has not.
-    pub(crate) fn on_beyond(&mut self, expected: Psn, arrived: Psn, now: u64) {
+    pub(crate) fn on_beyond(&mut self, expected: Psn, arrived: Psn, now: Time) {
         debug_assert!(!expected.is_after(arrived), "a packet before the gap");
         self.open(expected, now);
         // The farthest packet of a gap long ago could otherwise count as one of the next 2^23.
@@ -91,7 +91,7 @@ impl GapDetector {
     }
 
     /// Notes that the packet `expected` is missing. Returns the gap.
-    fn open(&mut self, expected: Psn, now: u64) -> &mut Gap {
+    fn open(&mut self, expected: Psn, now: Time) -> &mut Gap {
         let known = self.gap.filter(|gap| gap.psn == expected);
         self.gap.insert(known.unwrap_or(Gap {
             psn: expected,
@@ -103,7 +103,7 @@ impl GapDetector {
 
     /// Notes that the packet `expected` is missing, and that `beyond` packets are buffered beyond
     /// it. Returns whether to report the gap, which [`GapDetector::report`] then notes.
-    pub(crate) fn observe(&mut self, expected: Psn, beyond: u32, now: u64) -> bool {
+    pub(crate) fn observe(&mut self, expected: Psn, beyond: u32, now: Time) -> bool {
         debug_assert!(beyond != 0, "a gap with nothing beyond it");
         self.assert_invariants();
         let gap = self.open(expected, now);
@@ -121,16 +121,16 @@ impl GapDetector {
 
     /// Returns whether the missing packet has been late for so long that the gap must be reported.
     #[inline]
-    pub(crate) fn is_due(&self, now: u64) -> bool {
+    pub(crate) fn is_due(&self, now: Time) -> bool {
         self.due_at().is_some_and(|at| at <= now)
     }
 
     /// Returns when to report the gap unless the missing packet arrives; `None` if there is no gap,
     /// or if it was reported.
     #[inline]
-    pub(crate) fn due_at(&self) -> Option<u64> {
+    pub(crate) fn due_at(&self) -> Option<Time> {
         let gap = self.gap.filter(|gap| !gap.reported)?;
-        Some(gap.since.saturating_add(self.delay))
+        Some(gap.since + self.delay)
     }
 
     /// Notes that the gap is reported.
@@ -157,16 +157,16 @@ impl GapDetector {
 
     /// Notes that the expected packet has arrived; `again` if that may be its retransmission.
     #[inline]
-    pub(crate) fn close(&mut self, again: bool, now: u64) {
+    pub(crate) fn close(&mut self, again: bool, now: Time) {
         if let Some(gap) = self.gap.take() {
             self.close_gap(gap, again, now);
         }
     }
 
     #[cold]
-    fn close_gap(&mut self, gap: Gap, again: bool, now: u64) {
+    fn close_gap(&mut self, gap: Gap, again: bool, now: Time) {
         debug_assert!(self.gap.is_none(), "the closed gap is still open");
-        let time = now.saturating_sub(gap.since);
+        let time = now.since(gap.since);
         if !gap.reported {
             // A retransmission shows nothing.
             if !self.may_come_again(gap.psn) {
@@ -179,14 +179,15 @@ impl GapDetector {
         self.late = false;
         // The first ones of many reported gaps are remembered until their retransmissions must have
         // come.
-        let is_over = |(other, _): (Gap, u64)| now.saturating_sub(other.since) > MAX_DUPLICATE_AGE;
+        let is_over = |(other, _): (Gap, Span)| now.since(other.since) > MAX_DUPLICATE_AGE;
         let mut closed = self.closed.iter_mut();
         if let Some(entry) = closed.find(|entry| !again && entry.is_none_or(is_over)) {
             *entry = Some((gap, time));
         }
         // Losses have replaced reordering.
-        self.packets = lowered(self.packets.into(), MIN_PACKETS.into()) as u32;
-        self.delay = lowered(self.delay, MIN_DELAY);
+        let fewer = self.packets.abs_diff((self.packets / 4).max(1));
+        self.packets = fewer.max(MIN_PACKETS);
+        self.delay = (self.delay - self.delay / 4).max(MIN_DELAY);
         self.assert_invariants();
     }
 
@@ -212,10 +213,10 @@ impl GapDetector {
     }
 
     /// Raises the tolerance to twice a gap that has closed by itself.
-    fn raise(&mut self, beyond: u32, time: u64) {
+    fn raise(&mut self, beyond: u32, time: Span) {
         self.assert_invariants();
-        self.packets = beyond.saturating_mul(2).clamp(self.packets, MAX_PACKETS);
-        self.delay = time.saturating_mul(2).clamp(self.delay, MAX_DELAY);
+        self.packets = (beyond.min(MAX_PACKETS) << 1).clamp(self.packets, MAX_PACKETS);
+        self.delay = (time.min(MAX_DELAY) * 2).clamp(self.delay, MAX_DELAY);
     }
 
     /// Asserts what holds between two events.
@@ -236,13 +237,6 @@ impl GapDetector {
     }
 }
 
-/// Returns a value lowered by a quarter, and at least by one, but not below `min`.
-fn lowered(value: u64, min: u64) -> u64 {
-    debug_assert!(value >= min, "a value below its minimum");
-    let step = (value >> 2).max(1);
-    value.saturating_sub(step).max(min)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,8 +247,8 @@ mod tests {
     fn only_packets_that_have_arrived_may_come_again() {
         for expected in [5, 0x80_0000, 0xf0_0000, 0xff_f900].map(Psn::new) {
             let mut gaps = GapDetector::default();
-            gaps.on_beyond(expected, expected.add(3), 0);
-            gaps.on_beyond(expected, expected.add(2), 0);
+            gaps.on_beyond(expected, expected.add(3), Time::default());
+            gaps.on_beyond(expected, expected.add(2), Time::default());
             gaps.report();
             assert!(gaps.may_come_again(expected.add(3)));
             assert!(!gaps.may_come_again(expected.add(4)), "{expected:?}");

@@ -7,11 +7,13 @@
 //! limit does not concern keys that the queue pair has accepted before: an attacker cannot stop the
 //! peer by wrong keys.
 
+use crate::{Increment, Span, Time};
+
 /// Maximum number of wrong keys in a period.
 pub const MAX_WRONG: u32 = 8;
 
-/// Length of a period in nanoseconds.
-pub const PERIOD: u64 = 1_000_000_000;
+/// Length of a period.
+pub const PERIOD: Span = Span::from_us(1_000_000);
 
 /// Maximum number of accepted keys that are remembered.
 pub const MAX_ACCEPTED: usize = 16;
@@ -20,7 +22,7 @@ pub const MAX_ACCEPTED: usize = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guesses {
     /// Start of the period: the time of a wrong key.
-    since: u64,
+    since: Time,
     wrong: u32,
     /// The keys accepted last, and the index of the oldest.
     accepted: [Option<u32>; MAX_ACCEPTED],
@@ -31,7 +33,7 @@ impl Guesses {
     /// Returns whether the queue pair may check this key now: one that it has accepted before, or
     /// any before [`MAX_WRONG`] wrong ones in the current period.
     #[inline]
-    pub fn may_try(&self, key: u32, now: u64) -> bool {
+    pub fn may_try(&self, key: u32, now: Time) -> bool {
         self.wrong < MAX_WRONG || self.is_over(now) || self.accepted.contains(&Some(key))
     }
 
@@ -48,22 +50,23 @@ impl Guesses {
         if let Some(entry) = self.accepted.get_mut(self.oldest) {
             *entry = Some(key);
         }
-        let next = self.oldest.saturating_add(1);
-        self.oldest = if next < MAX_ACCEPTED { next } else { 0 };
+        self.oldest = match self.oldest.checked_add(1) {
+            Some(next) if next < MAX_ACCEPTED => next,
+            _ => 0,
+        };
     }
 
     /// Counts a wrong key.
-    pub fn note_wrong(&mut self, now: u64) {
+    pub fn note_wrong(&mut self, now: Time) {
         if self.wrong == 0 || self.is_over(now) {
             self.since = now;
             self.wrong = 0;
         }
-        debug_assert!(self.wrong < u32::MAX, "the count of wrong keys overflows");
-        self.wrong = self.wrong.saturating_add(1);
+        self.wrong.increment();
     }
 
-    fn is_over(&self, now: u64) -> bool {
-        now.saturating_sub(self.since) >= PERIOD
+    fn is_over(&self, now: Time) -> bool {
+        now.since(self.since) >= PERIOD
     }
 }
 
@@ -77,40 +80,40 @@ mod tests {
     #[test]
     fn limit_per_period() {
         let mut guesses = Guesses::default();
-        let start = 5 * PERIOD + 3;
-        for now in start..start + u64::from(MAX_WRONG) {
-            assert!(guesses.may_try(KEY, now));
-            guesses.note_wrong(now);
+        let (start, ns) = (Time::from_ns(3) + PERIOD * 5, Span::from_ns(1));
+        for n in 0..MAX_WRONG {
+            assert!(guesses.may_try(KEY, start + ns * n));
+            guesses.note_wrong(start + ns * n);
         }
-        assert!(!guesses.may_try(KEY, start + 10));
-        assert!(!guesses.may_try(KEY, start + PERIOD - 1));
+        assert!(!guesses.may_try(KEY, start + ns * 10));
+        assert!(!guesses.may_try(KEY, start + PERIOD - ns));
         assert!(guesses.may_try(KEY, start + PERIOD));
         // Only a wrong key starts another period.
-        guesses.note_wrong(start + 7 * PERIOD);
+        guesses.note_wrong(start + PERIOD * 7);
         for _ in 1..MAX_WRONG {
-            assert!(guesses.may_try(KEY, start + 7 * PERIOD + 1));
-            guesses.note_wrong(start + 7 * PERIOD + 1);
+            assert!(guesses.may_try(KEY, start + PERIOD * 7 + ns));
+            guesses.note_wrong(start + PERIOD * 7 + ns);
         }
-        assert!(!guesses.may_try(KEY, start + 8 * PERIOD - 1));
-        assert!(guesses.may_try(KEY, start + 8 * PERIOD));
+        assert!(!guesses.may_try(KEY, start + PERIOD * 8 - ns));
+        assert!(guesses.may_try(KEY, start + PERIOD * 8));
     }
 
     /// Wrong keys do not stop the use of a key that was accepted before.
     #[test]
     fn accepted_keys_are_never_limited() {
-        let mut guesses = Guesses::default();
+        let (mut guesses, now) = (Guesses::default(), Time::from_ns(7));
         for key in 10..10 + MAX_ACCEPTED as u32 {
             guesses.note_accepted(key);
             guesses.note_accepted(key);
         }
         for _ in 0..MAX_WRONG {
-            guesses.note_wrong(7);
+            guesses.note_wrong(now);
         }
-        assert!((10..10 + MAX_ACCEPTED as u32).all(|key| guesses.may_try(key, 7)));
-        assert!(!guesses.may_try(KEY, 7));
+        assert!((10..10 + MAX_ACCEPTED as u32).all(|key| guesses.may_try(key, now)));
+        assert!(!guesses.may_try(KEY, now));
         // Of more keys, those accepted last are remembered.
         guesses.note_accepted(KEY);
-        assert!(guesses.may_try(KEY, 7) && guesses.may_try(11, 7));
-        assert!(!guesses.may_try(10, 7));
+        assert!(guesses.may_try(KEY, now) && guesses.may_try(11, now));
+        assert!(!guesses.may_try(10, now));
     }
 }

@@ -33,12 +33,13 @@ const IP: usize = 40;
 const UDP: usize = 8;
 
 /// Returns the state after a byte that is `1 << bit` and `zeros` bytes of zeros, from state 0.
+#[allow(clippy::arithmetic_side_effects)] // The compiler evaluates it.
 const fn of_bit(bit: u32, zeros: usize) -> u32 {
-    let (mut state, mut bits) = (1u32 << bit, 8usize.wrapping_mul(zeros.wrapping_add(1)));
+    let (mut state, mut bits) = (1u32 << bit, 8 * (zeros + 1));
     while bits > 0 {
         let polynomial = if state & 1 != 0 { 0xedb8_8320 } else { 0 };
         state = (state >> 1) ^ polynomial;
-        bits = bits.wrapping_sub(1);
+        bits -= 1;
     }
     state
 }
@@ -78,7 +79,7 @@ fn difference(changed: u64, table: &[u32]) -> u32 {
     };
     // An increment changes the lowest bits.
     if changed & changed.wrapping_add(1) == 0 {
-        return lowest(u64::BITS.wrapping_sub(changed.leading_zeros()));
+        return lowest(changed.trailing_ones());
     }
     let (mut left, mut sum) = (changed, 0);
     while left != 0 {
@@ -93,10 +94,11 @@ fn difference(changed: u64, table: &[u32]) -> u32 {
 #[inline]
 fn words(bth: &[u8]) -> (u64, u64) {
     debug_assert!(bth.len() == Bth::LEN, "not a BTH");
-    let (first, last) = bth.split_at(bth.len().saturating_sub(PSN_WORD));
+    let Some((first, last)) = bth.split_last_chunk::<PSN_WORD>() else {
+        return (0, 0);
+    };
     let first = first.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-    let last = last.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-    (first.unwrap_or(0), last.unwrap_or(0).into())
+    (first.unwrap_or(0), u32::from_be_bytes(*last).into())
 }
 
 /// Masked bytes that an ICRC covers up to and including the BTH. Successive packets of one size on

@@ -30,7 +30,7 @@ impl Mtu {
     #[inline]
     pub const fn bytes(self) -> u32 {
         debug_assert!(self.shift >= 8 && self.shift <= 12, "not an MTU");
-        1u32.wrapping_shl(self.shift as u32)
+        self.offset(1)
     }
 
     /// Returns the number of packets of a message of `length` bytes. An empty message takes one.
@@ -44,7 +44,7 @@ impl Mtu {
     #[inline]
     pub const fn offset(self, index: u32) -> u32 {
         debug_assert!(
-            index <= u32::MAX.wrapping_shr(self.shift as u32),
+            index.leading_zeros() >= self.shift as u32,
             "a packet beyond the longest message"
         );
         index.wrapping_shl(self.shift as u32)

@@ -2,9 +2,11 @@
 
 //! Parsed packets: BTH, the extension headers of the opcode, and lengths.
 
+use crate::icrc::ICRC;
+use crate::lengths::{times, total};
 use crate::psn::Psn;
 use crate::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Operation, Reth, XrcEth, ICRC_LEN,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Operation, Reth, XrcEth,
 };
 use crate::Service;
 
@@ -125,9 +127,10 @@ impl Packet {
 
         // Headers, padding and ICRC must fit. Headers are multiples of four bytes, and so is the
         // payload with its padding.
-        let others = u32::from(header_len).saturating_add(ICRC_LEN);
-        let others = others.saturating_add(bth.pad.into());
-        let payload_len = total_len.checked_sub(others).ok_or(ParseError::Length)?;
+        let others = total([header_len.into(), bth.pad.into(), ICRC]);
+        let payload_len = total_len
+            .checked_sub(others as u32)
+            .ok_or(ParseError::Length)?;
         if total_len & 3 != 0 {
             return Err(ParseError::Length);
         }
@@ -240,7 +243,7 @@ impl Packet {
         );
         Packet {
             packets,
-            payload_len: self.payload_len.saturating_mul(packets),
+            payload_len: times(packets, self.payload_len) as u32,
             ..self
         }
     }

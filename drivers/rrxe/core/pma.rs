@@ -75,7 +75,7 @@ pub fn respond(
         return None;
     }
     let attribute = u16::from_be_bytes([*a0, *a1]);
-    let selected = *request.get(ATTRIBUTE.wrapping_add(1))?;
+    let selected = *request.get(ATTRIBUTE + 1)?;
 
     let mut response = Writer([0; MAD_LEN]);
     response.put(0, [VERSION, PERF_MGMT, VERSION, GET_RESP]);
@@ -102,26 +102,28 @@ pub fn respond(
     Some(response.0)
 }
 
+/// Writes a field at an offset.
+fn write<const N: usize>(to: &mut [u8], at: usize, value: [u8; N]) {
+    let field = to.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
+    debug_assert!(field.is_some(), "a field beyond the MAD");
+    if let Some(field) = field {
+        *field = value;
+    }
+}
+
 /// A response being built. All bytes that nothing writes are zero.
 struct Writer([u8; MAD_LEN]);
 
 impl Writer {
     /// Writes a field at an offset in the MAD.
     fn put<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        let field = self.0.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
-        debug_assert!(field.is_some(), "a field beyond the MAD");
-        if let Some(field) = field {
-            *field = value;
-        }
+        write(&mut self.0, at, value);
     }
 
     /// Writes a field at an offset in the attribute.
     fn attribute<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        debug_assert!(
-            at.wrapping_add(N) <= MAD_LEN.wrapping_sub(ATTRIBUTE),
-            "a field beyond the attribute"
-        );
-        self.put(ATTRIBUTE.wrapping_add(at), value);
+        let attribute = self.0.get_mut(ATTRIBUTE..);
+        write(attribute.unwrap_or_default(), at, value);
     }
 
     /// Writes ClassPortInfo (IBA 13.4.8.1).

@@ -74,7 +74,7 @@ impl Psn {
     /// Returns whether this PSN is one of the 2^23 PSNs after another.
     #[inline]
     pub const fn is_after(self, other: Psn) -> bool {
-        self.since(other).wrapping_sub(1) < MAX_OUTSTANDING
+        matches!(self.since(other), 1..=MAX_OUTSTANDING)
     }
 
     /// Returns the region of this PSN relative to the expected one.

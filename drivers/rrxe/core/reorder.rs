@@ -17,7 +17,9 @@
 //! A buffered packet has had no effect: it wrote no memory, and nothing was acknowledged or
 //! completed (B-14). To drop it is the same as to lose it in the network.
 
+use crate::lengths::total;
 use crate::psn::{Psn, Region};
+use crate::{Increment, RingCounter, Span, Time};
 
 /// Maximum number of slots for each half of a queue pair.
 pub const MAX_BUFFERED: usize = MAX_DISTANCE as usize;
@@ -25,10 +27,10 @@ pub const MAX_BUFFERED: usize = MAX_DISTANCE as usize;
 /// Maximum distance of a buffered packet from the expected PSN, in PSNs: the largest window.
 pub const MAX_DISTANCE: u32 = crate::requester::MAX_WINDOW;
 
-/// Maximum age of a buffered packet, in nanoseconds: several acknowledge timeouts of a typical peer
+/// Maximum age of a buffered packet: several acknowledge timeouts of a typical peer
 /// (67 ms each), which has retransmitted the missing packets by then. Older packets may be stale or
 /// forged.
-pub const MAX_AGE: u64 = 500_000_000;
+pub const MAX_AGE: Span = Span::from_us(500_000);
 
 /// Returns whether a packet of a connection can have this PSN: at most [`MAX_DISTANCE`] PSNs before
 /// or after the expected one.
@@ -50,8 +52,8 @@ pub const fn share(max: usize, all: usize, own: usize) -> usize {
 pub struct Buffered<P> {
     /// Its PSN.
     pub psn: Psn,
-    /// Arrival time in nanoseconds.
-    pub arrived: u64,
+    /// Arrival time.
+    pub arrived: Time,
     /// Memory that it keeps allocated, in bytes.
     pub bytes: u32,
     /// Its memory is also that of the last packet buffered, which has the PSN before this one.
@@ -78,13 +80,13 @@ impl<P> Buffered<P> {
 #[derive(Clone, Debug, Default)]
 pub struct Reorder {
     /// Index of the first packet in the ring.
-    head: u32,
+    head: RingCounter,
     /// Number of packets.
     len: u32,
     /// Memory that the packets take, in bytes.
     bytes: usize,
     /// Lower bound of the arrival times of the packets.
-    oldest: u64,
+    oldest: Time,
 }
 
 impl Reorder {
@@ -94,10 +96,10 @@ impl Reorder {
         self.bytes
     }
 
-    /// Returns when to call [`Reorder::expire`] unless something happens before, in nanoseconds.
+    /// Returns when to call [`Reorder::expire`] unless something happens before.
     #[inline]
-    pub fn expires(&self) -> Option<u64> {
-        (self.len != 0).then(|| self.oldest.saturating_add(MAX_AGE))
+    pub fn expires(&self) -> Option<Time> {
+        (self.len != 0).then(|| self.oldest + MAX_AGE)
     }
 
     /// Returns the number of packets buffered.
@@ -115,7 +117,7 @@ impl Reorder {
     /// Returns the ring index of the n-th packet.
     #[inline]
     fn index(&self, capacity: usize, n: u32) -> usize {
-        (self.head.wrapping_add(n) as usize) & capacity.wrapping_sub(1)
+        self.head.add(n).index(capacity)
     }
 
     /// Returns the packet with the farthest PSN.
@@ -136,11 +138,12 @@ impl Reorder {
             "more bytes leave than came"
         );
         self.bytes = self.bytes.saturating_sub(buffered.counts());
-        let next = ring.get_mut(self.index(ring.len(), n.wrapping_add(1)));
+        let after = self.head.add(n).next().index(ring.len());
+        let next = ring.get_mut(after);
         let next = next.and_then(Option::as_mut);
         if let Some(next) = next.filter(|next| next.shares_memory) {
             next.shares_memory = false;
-            self.bytes = self.bytes.saturating_add(next.counts());
+            self.bytes = total([self.bytes, next.counts()]);
         }
         Some(buffered)
     }
@@ -149,9 +152,17 @@ impl Reorder {
         debug_assert!(self.len != 0, "a packet leaves an empty buffer");
         let first = self.take(ring, 0);
         debug_assert!(first.is_some(), "the first slot is empty");
-        self.head = self.head.wrapping_add(1);
+        self.head.advance();
         self.len = self.len.saturating_sub(1);
         first.map(|buffered| buffered.packet)
+    }
+
+    /// Drops the packet with the farthest PSN.
+    fn drop_last<P>(&mut self, ring: &mut [Option<Buffered<P>>]) {
+        if let Some(last) = self.len.checked_sub(1) {
+            self.len = last;
+            drop(self.take(ring, last));
+        }
     }
 
     /// Removes the packets for which `leave` returns true, and closes the gaps.
@@ -160,15 +171,16 @@ impl Reorder {
         ring: &mut [Option<Buffered<P>>],
         leave: impl Fn(&Buffered<P>) -> bool,
     ) {
-        let mut kept = 0u32;
+        let mut end = self.head;
         for n in 0..self.len {
             if self.get(ring, n).is_none_or(&leave) {
                 drop(self.take(ring, n));
             } else {
-                ring.swap(self.index(ring.len(), kept), self.index(ring.len(), n));
-                kept = kept.wrapping_add(1);
+                ring.swap(end.index(ring.len()), self.index(ring.len(), n));
+                end.advance();
             }
         }
+        let kept = end.since(self.head);
         debug_assert!(kept <= self.len, "more packets are left than there were");
         self.len = kept;
         self.assert_invariants(ring);
@@ -192,7 +204,7 @@ impl Reorder {
         );
         let counted = packets().flatten().map(Buffered::counts);
         debug_assert!(
-            self.bytes == counted.fold(0, usize::saturating_add),
+            self.bytes == counted.sum::<usize>(),
             "the bytes are not those of the packets"
         );
         debug_assert!(
@@ -211,12 +223,12 @@ impl Reorder {
     }
 
     /// Drops packets that are older than [`MAX_AGE`].
-    pub fn expire<P>(&mut self, ring: &mut [Option<Buffered<P>>], now: u64) {
+    pub fn expire<P>(&mut self, ring: &mut [Option<Buffered<P>>], now: Time) {
         if self.expires().is_none_or(|at| at > now) {
             return;
         }
         // Dropping packets that would expire soon, too, keeps the number of passes low.
-        let until = now.saturating_sub(MAX_AGE / 2);
+        let until = now - MAX_AGE / 2;
         self.remove(ring, |buffered| buffered.arrived <= until);
         let left = (0..self.len).filter_map(|n| self.get(ring, n));
         let oldest = left.map(|buffered| buffered.arrived).min();
@@ -271,25 +283,24 @@ impl Reorder {
             }
         }
         let bytes = buffered.counts();
-        while self.len as usize >= capacity || self.bytes.saturating_add(bytes) > room {
+        while self.len as usize >= capacity || total([self.bytes, bytes]) > room {
             if at == self.len {
                 return Some(buffered.packet);
             }
-            self.len = self.len.wrapping_sub(1);
-            drop(self.take(ring, self.len));
+            self.drop_last(ring);
         }
         if self.len == 0 || buffered.arrived < self.oldest {
             self.oldest = buffered.arrived;
         }
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes = total([self.bytes, bytes]);
         for n in (at..self.len).rev() {
             // Both indices are valid, because the capacity is a power of two.
-            let after = self.index(capacity, n.wrapping_add(1));
+            let after = self.head.add(n).next().index(capacity);
             ring.swap(self.index(capacity, n), after);
         }
         if let Some(slot) = ring.get_mut(self.index(capacity, at)) {
             *slot = Some(buffered);
-            self.len = self.len.wrapping_add(1);
+            self.len.increment();
         }
         self.assert_invariants(ring);
         None
@@ -323,15 +334,14 @@ impl Reorder {
             0
         };
         while self.len as usize > room {
-            self.len = self.len.wrapping_sub(1);
-            drop(self.take(from, self.len));
+            self.drop_last(from);
         }
         for (n, to) in (0..self.len).zip(to) {
             let index = self.index(from.len(), n);
             debug_assert!(to.is_none(), "the new ring is in use");
             *to = from.get_mut(index).and_then(Option::take);
         }
-        self.head = 0;
+        self.head = RingCounter::default();
         debug_assert!(
             from.iter().all(Option::is_none),
             "a packet is left in the old ring"
@@ -365,7 +375,7 @@ mod tests {
     ) -> Option<u32> {
         let buffered = Buffered {
             psn: expected.add(packet),
-            arrived: 0,
+            arrived: Time::default(),
             bytes: 1,
             shares_memory: false,
             packet,
@@ -450,7 +460,7 @@ mod tests {
         assert_eq!(reorder.len(), 3);
         let other = Buffered {
             psn: base.add(2),
-            arrived: 0,
+            arrived: Time::default(),
             bytes: 1,
             shares_memory: false,
             packet: 77,
@@ -475,7 +485,7 @@ mod tests {
             for n in 1..=4 {
                 let buffered = Buffered {
                     psn: base.add(n),
-                    arrived: 0,
+                    arrived: Time::default(),
                     bytes: MEMORY,
                     shares_memory: n != 1,
                     packet: n,
@@ -508,7 +518,7 @@ mod tests {
             filled(&mut reorder, &mut ring);
             let other = Buffered {
                 psn: base.add(n),
-                arrived: 0,
+                arrived: Time::default(),
                 bytes: MEMORY,
                 shares_memory: false,
                 packet: 77,
@@ -560,10 +570,11 @@ mod tests {
         let (mut reorder, mut ring) = (Reorder::default(), ring(8));
         let base = Psn::new(0);
         assert_eq!(reorder.expires(), None);
-        for (n, arrived) in [(5, 100), (1, 200), (3, MAX_AGE), (2, MAX_AGE + 300)] {
+        let (age, at) = (MAX_AGE.ns(), Time::from_ns);
+        for (n, arrived) in [(5, 100), (1, 200), (3, age), (2, age + 300)] {
             let buffered = Buffered {
                 psn: base.add(n),
-                arrived,
+                arrived: at(arrived),
                 bytes: n,
                 shares_memory: false,
                 packet: n,
@@ -573,12 +584,12 @@ mod tests {
                 None
             );
         }
-        assert_eq!(reorder.expires(), Some(100 + MAX_AGE));
-        reorder.expire(&mut ring, 99 + MAX_AGE);
+        assert_eq!(reorder.expires(), Some(at(100 + age)));
+        reorder.expire(&mut ring, at(99 + age));
         assert_eq!(reorder.len(), 4);
-        reorder.expire(&mut ring, 100 + MAX_AGE);
+        reorder.expire(&mut ring, at(100 + age));
         assert_eq!((reorder.len(), reorder.bytes()), (2, 5));
-        assert_eq!(reorder.expires(), Some(2 * MAX_AGE));
+        assert_eq!(reorder.expires(), Some(at(2 * age)));
         for n in [2, 3] {
             assert_eq!(reorder.next(&mut ring, base.add(n), |_| true), Some(n));
         }
@@ -596,7 +607,7 @@ mod tests {
                 if insert {
                     let psn = base + n;
                     let shares_memory = false;
-                    let buffered = Buffered { psn: Psn::new(psn), arrived: 0, bytes: n, shares_memory, packet: psn };
+                    let buffered = Buffered { psn: Psn::new(psn), arrived: Time::default(), bytes: n, shares_memory, packet: psn };
                     let lost = reorder.insert(&mut ring, Psn::new(base), 200, buffered, |a, b| a == b);
                     let twice = map.contains_key(&psn);
                     map.entry(psn).or_insert(n as usize);

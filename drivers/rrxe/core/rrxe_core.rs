@@ -55,9 +55,11 @@
 
 mod completion;
 pub mod congestion;
+mod counter;
 pub mod gap;
 pub mod guesses;
 pub mod icrc;
+pub mod lengths;
 mod mtu;
 mod packet;
 pub mod permute;
@@ -71,6 +73,7 @@ mod tx;
 pub mod wire;
 
 pub use completion::{Fault, Outcome, Progress, Status};
+pub use counter::{Increment, RingCounter, Stat};
 pub use mtu::Mtu;
 pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;
@@ -83,7 +86,7 @@ pub use responder::{
     AtomicOp, DomainId, Flush, RecvCompletion, RecvOpcode, RemoteAccess, Resource, ResourceRing,
     Responder, ResponderEnv, ResponderEvent,
 };
-pub use time::earliest;
+pub use time::{earliest, Span, Time};
 pub use tx::{Payload, TxError, TxPacket, MAX_HEADER};
 
 /// The transport service of a queue pair (IBA 9.7 to 9.8). The values are those of the transport

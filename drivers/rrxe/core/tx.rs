@@ -2,6 +2,8 @@
 
 //! Outgoing packets: headers as bytes, payload by reference.
 
+use crate::icrc;
+use crate::lengths::total;
 use crate::psn::Psn;
 use crate::responder::DomainId;
 use crate::wire::{Bth, Opcode, Operation};
@@ -187,11 +189,9 @@ impl TxPacket {
     /// Returns the UDP payload length: bytes from the BTH to the end of the ICRC.
     #[inline]
     pub fn udp_payload_len(&self) -> u32 {
-        let padded = self.payload.len().wrapping_add(u32::from(self.pad));
+        let padded = total([self.payload.len() as usize, self.pad.into()]);
         debug_assert!(padded & 3 == 0, "a wrong pad count");
-        u32::from(self.header_len)
-            .wrapping_add(padded)
-            .wrapping_add(crate::wire::ICRC_LEN)
+        total([self.header_len.into(), padded, icrc::ICRC]) as u32
     }
 }
 

@@ -34,7 +34,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     wire::{self, Bth},
-    Packet, Service, MAX_HEADER,
+    Packet, Service, Time, MAX_HEADER,
 };
 
 /// Returns the RDMA device of a network device, or of the nearest lower device that has one.
@@ -60,7 +60,7 @@ struct Reception<'a> {
     /// The interface that received the packet: [`UdpReceive::receive`].
     dev: &'a NetDevice,
     skb: &'a UdpPacket,
-    now: u64,
+    now: Time,
     batch: RxBatch<'a>,
     /// The burst that the next datagram may extend, with its queue pair.
     burst: Option<(ArcBorrow<'a, Qp>, Burst<'a>)>,
@@ -274,7 +274,7 @@ impl UdpReceive for Receiver {
                 tables: &self.tables,
                 dev,
                 skb: &skb,
-                now: monotonic_ns(),
+                now: Time::from_ns(monotonic_ns()),
                 batch: RxBatch::new(burst),
                 burst: None,
             };

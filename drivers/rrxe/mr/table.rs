@@ -222,6 +222,13 @@ impl MrTable {
 }
 
 impl Span<'_> {
+    /// Returns the memory, and the offset of byte `at` of the span in it.
+    #[inline]
+    fn memory_at(&self, at: u64) -> Result<(MappedMemory<'_>, u64), Fault> {
+        let (memory, start) = self.memory()?;
+        Ok((memory, start.wrapping_add(at)))
+    }
+
     /// Returns the memory, and the offset of the span in it.
     #[inline]
     fn memory(&self) -> Result<(MappedMemory<'_>, u64), Fault> {
@@ -251,27 +258,25 @@ impl Span<'_> {
     /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the span.
     #[inline]
     pub(crate) fn read(&self, at: u64, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
-        let (memory, start) = self.memory()?;
+        let (memory, start) = self.memory_at(at)?;
         memory
-            .read(start.wrapping_add(at), len as usize, to)
+            .read(start, len as usize, to)
             .map_err(|_| Fault::Protection)
     }
 
     /// Copies bytes to the span, from byte `offset` on. They must fit.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
-        let (memory, start) = self.memory()?;
-        memory
-            .write(start.wrapping_add(offset as u64), from)
-            .map_err(|_| Fault::Protection)
+        let (memory, start) = self.memory_at(offset as u64)?;
+        memory.write(start, from).map_err(|_| Fault::Protection)
     }
 
     /// Copies a fragment of a packet to the span, from byte `offset` on. It must fit.
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
-        let (memory, start) = self.memory()?;
+        let (memory, start) = self.memory_at(offset as u64)?;
         memory
-            .write_fragment(start.wrapping_add(offset as u64), from)
+            .write_fragment(start, from)
             .map_err(|_| Fault::Protection)
     }
 

@@ -16,7 +16,7 @@ use linux_rdma::{
     sync::{lock_bh, BurstGuard},
     time::monotonic_ns,
 };
-use rrxe_core::TxPacket;
+use rrxe_core::{Time, TxPacket};
 
 /// Type of service of notifications: DSCP 48 (network control), the default of hardware. Not
 /// ECN-capable, because nothing slows down for a notification.
@@ -53,7 +53,7 @@ impl Qp {
         if !config.is_notification_point {
             return;
         }
-        let now = monotonic_ns();
+        let now = Time::from_ns(monotonic_ns());
         let mut queue = TxQueue::default();
         for _ in 0..marked {
             if !lock_bh(&self.notification_point).marked(now, config.cnp_interval) {
@@ -96,8 +96,8 @@ impl Qp {
         let responses = lock_bh(&qp.recv).responder.on_cnp(incoming.now);
         qp.with_counters(|counters| {
             counters.count(Counter::CnpsHandled);
-            let reductions = u64::from(requests).wrapping_add(responses.into());
-            counters.add(Counter::RateReductions, reductions);
+            counters.add(Counter::RateReductions, requests.into());
+            counters.add(Counter::RateReductions, responses.into());
         });
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use linux_rdma::{sync::BurstGuard, time::monotonic_ns};
-use rrxe_core::Packet;
+use rrxe_core::{lengths::times, Packet, Time};
 
 impl Qp {
     /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
@@ -20,13 +20,13 @@ impl Qp {
     pub(super) fn deliver(&self, batch: &LoopbackBatch) -> (u64, u64) {
         let _nested = self.device.deliveries.enter();
         let rcu = BurstGuard::enter();
-        let now = monotonic_ns();
+        let now = Time::from_ns(monotonic_ns());
         let mut rx_batch = RxBatch::new(&rcu);
         let (mut packets, mut bytes) = (0u64, 0u64);
         for entry in &batch.packets {
             packets = packets.wrapping_add(entry.count.into());
             let each = batch.ip_len(entry.packet.udp_payload_len() as usize);
-            bytes = bytes.wrapping_add((each as u64).wrapping_mul(entry.count.into()));
+            bytes = bytes.wrapping_add(times(entry.count, each as u32));
             if let Err(counter) = self.deliver_entry(batch, entry, now, &mut rx_batch) {
                 self.device.counters.count(counter);
             }
@@ -41,7 +41,7 @@ impl Qp {
         &'a self,
         batch: &'a LoopbackBatch,
         entry: &LoopbackEntry,
-        now: u64,
+        now: Time,
         rx_batch: &mut RxBatch<'a>,
     ) -> Result<(), Counter> {
         let sent = &entry.packet;
@@ -57,8 +57,8 @@ impl Qp {
         let whole = whole.ok_or(Counter::Discarded)?;
         let (each, mut done) = (packet.payload_len, 0u32);
         while done < entry.count {
-            let rest = whole.from(u64::from(each).wrapping_mul(done.into()));
-            let left = entry.count.wrapping_sub(done);
+            let rest = whole.from(times(done, each));
+            let left = entry.count.abs_diff(done);
             let mut count = 1;
             if left > 1 && packet.starts_burst() {
                 let first = RxPacket::from_loopback(&packet, rest, now);

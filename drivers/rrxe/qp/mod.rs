@@ -56,7 +56,7 @@ use linux_rdma::{
 };
 use reorder_buffer::ReorderBuffer;
 use rrxe_core::{
-    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, TxPacket,
+    congestion::NotificationPoint, Outcome, Packet, Psn, RecoveryMode, Service, Time, TxPacket,
 };
 
 pub(crate) use rx::{BatchHalf, RxBatch};
@@ -168,7 +168,7 @@ pub(crate) struct EventCtx<'a> {
     /// The burst, which protects look-ups of tables and accesses to memory.
     pub(crate) burst: &'a BurstGuard,
     /// Nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) now: u64,
+    pub(crate) now: Time,
     /// The packet that is being handled.
     pub(crate) incoming: Option<&'a RxPacket<'a>>,
 }
@@ -225,12 +225,12 @@ pub(crate) trait Half: Sized + Unpin + 'static {
 
     /// Drops the packets that were buffered for too long.
     #[inline]
-    fn expire_buffered(&mut self, now: u64) {
+    fn expire_buffered(&mut self, now: Time) {
         self.reorder_buffer().expire(now);
     }
 
     /// Returns the time of the next timeout, if there is one.
-    fn next_timeout(&self) -> Option<u64>;
+    fn next_timeout(&self) -> Option<Time>;
 
     /// Handles a timeout that is due.
     fn handle_timeout(&mut self, _: EventCtx<'_>, _: &mut PendingCompletions) -> Outcome {

@@ -17,6 +17,7 @@ use crate::limits::path::{
     MIN_STREAM_REQUESTS, STREAM_POLL_INTERVAL,
 };
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
+use rrxe_core::{Increment, Time};
 
 /// Statistics of work requests taken from a send ring.
 #[derive(Clone, Copy, Default)]
@@ -32,7 +33,7 @@ impl FetchStats {
     /// Adds a message of `length` bytes.
     #[inline]
     pub(super) fn add(&mut self, length: u32) {
-        self.count = self.count.wrapping_add(1);
+        self.count.increment();
         self.longest = self.longest.max(length);
         self.bytes = self.bytes.saturating_add(length);
     }
@@ -65,8 +66,8 @@ impl ModerationEvents {
 
     /// Records that a send round has ended and the program continues.
     #[inline]
-    pub(super) fn round_ended(&self, now: u64) {
-        self.ended.store(now, Relaxed);
+    pub(super) fn round_ended(&self, now: Time) {
+        self.ended.store(now.ns(), Relaxed);
     }
 
     /// Returns whether no request has arrived since the last call.
@@ -88,8 +89,8 @@ impl ModerationEvents {
 /// A stream, on since a doorbell.
 #[derive(Default)]
 struct Stream {
-    /// Time of the next poll, in nanoseconds of CLOCK_MONOTONIC.
-    poll_at: u64,
+    /// Time of the next poll.
+    poll_at: Time,
     /// A poll has found enough.
     confirmed: bool,
     /// Number of work requests found since the last poll, and bytes of their messages.
@@ -102,9 +103,9 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(now: u64) -> Self {
+    fn new(now: Time) -> Self {
         Self {
-            poll_at: now.saturating_add(STREAM_POLL_INTERVAL),
+            poll_at: now + STREAM_POLL_INTERVAL,
             ..Self::default()
         }
     }
@@ -124,8 +125,8 @@ impl Stream {
 
     /// Polls at `now`; `ended` is the time at which the last send round ended. Returns whether the
     /// stream continues.
-    fn poll(&mut self, now: u64, ended: u64) -> bool {
-        let earliest = ended.saturating_add(STREAM_POLL_INTERVAL);
+    fn poll(&mut self, now: Time, ended: Time) -> bool {
+        let earliest = ended + STREAM_POLL_INTERVAL;
         if self.has_found_enough() {
             *self = Self {
                 confirmed: true,
@@ -178,12 +179,12 @@ impl DoorbellModeration {
     }
 
     #[inline]
-    pub(super) fn next_poll(&self) -> Option<u64> {
+    pub(super) fn next_poll(&self) -> Option<Time> {
         self.stream.as_ref().map(|stream| stream.poll_at)
     }
 
     /// Updates the state after a round has taken `fetched` from the ring.
-    pub(super) fn update(&mut self, fetched: FetchStats, events: &ModerationEvents, now: u64) {
+    pub(super) fn update(&mut self, fetched: FetchStats, events: &ModerationEvents, now: Time) {
         if let Some(stream) = &mut self.stream {
             stream.add(fetched);
         }
@@ -196,13 +197,14 @@ impl DoorbellModeration {
         }
         match &mut self.stream {
             None if fetched.count != 0 => {
-                self.rounds = self.rounds.saturating_add(1);
+                self.rounds.increment();
                 if self.rounds >= self.rounds_to_start() && events.begin() {
                     self.stream = Some(Stream::new(now));
                 }
             }
             Some(stream) if now >= stream.poll_at => {
-                if !stream.poll(now, events.ended.load(Relaxed)) {
+                let ended = Time::from_ns(events.ended.load(Relaxed));
+                if !stream.poll(now, ended) {
                     self.end(events);
                 }
             }
@@ -230,6 +232,13 @@ impl DoorbellModeration {
 mod tests {
     use super::*;
 
+    /// In nanoseconds.
+    const STREAM_POLL_INTERVAL: u64 = super::STREAM_POLL_INTERVAL.ns();
+
+    fn at(ns: u64) -> Time {
+        Time::from_ns(ns)
+    }
+
     fn of(length: u32) -> FetchStats {
         some(1, length)
     }
@@ -246,7 +255,7 @@ mod tests {
     fn streaming(events: &ModerationEvents) -> DoorbellModeration {
         let mut moderation = DoorbellModeration::default();
         assert!(!moderation.is_streaming());
-        moderation.update(of(64), events, 0);
+        moderation.update(of(64), events, at(0));
         assert!(moderation.is_streaming());
         moderation
     }
@@ -254,9 +263,9 @@ mod tests {
     /// Returns the number of doorbells that start the next stream, and ends that stream.
     fn doorbells_to_start(moderation: &mut DoorbellModeration, events: &ModerationEvents) -> u32 {
         for doorbells in 1..1000 {
-            moderation.update(of(64), events, 0);
+            moderation.update(of(64), events, at(0));
             if moderation.is_streaming() {
-                moderation.update(FetchStats::default(), events, STREAM_POLL_INTERVAL);
+                moderation.update(FetchStats::default(), events, at(STREAM_POLL_INTERVAL));
                 assert!(!moderation.is_streaming());
                 return doorbells;
             }
@@ -283,8 +292,8 @@ mod tests {
         let events = ModerationEvents::new();
         let mut moderation = streaming(&events);
         let enough = some(MIN_STREAM_REQUESTS, 64);
-        moderation.update(enough, &events, STREAM_POLL_INTERVAL);
-        moderation.update(FetchStats::default(), &events, 2 * STREAM_POLL_INTERVAL);
+        moderation.update(enough, &events, at(STREAM_POLL_INTERVAL));
+        moderation.update(FetchStats::default(), &events, at(2 * STREAM_POLL_INTERVAL));
         assert!(!moderation.is_streaming());
         // These two are not confirmed.
         assert_eq!(doorbells_to_start(&mut moderation, &events), 1);
@@ -298,15 +307,15 @@ mod tests {
         assert!(events.request_seen());
         // Only once: the first caller ends the stream.
         assert!(!events.request_seen());
-        moderation.update(of(64), &events, 1);
+        moderation.update(of(64), &events, at(1));
         assert!(!moderation.is_streaming());
         let next = doorbells_to_start(&mut moderation, &events);
         assert_eq!(next, 2);
         // Unless it has found enough before.
         let mut moderation = streaming(&events);
-        moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, 1);
+        moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, at(1));
         assert!(events.request_seen());
-        moderation.update(FetchStats::default(), &events, 2);
+        moderation.update(FetchStats::default(), &events, at(2));
         assert!(!moderation.is_streaming());
         assert_eq!(doorbells_to_start(&mut moderation, &events), 1);
     }
@@ -318,16 +327,16 @@ mod tests {
         moderation.update(
             some(MIN_STREAM_REQUESTS, 64),
             &events,
-            STREAM_POLL_INTERVAL - 1,
+            at(STREAM_POLL_INTERVAL - 1),
         );
         // Enough work requests have come since the last poll.
-        moderation.update(FetchStats::default(), &events, STREAM_POLL_INTERVAL);
-        assert_eq!(moderation.next_poll(), Some(2 * STREAM_POLL_INTERVAL));
+        moderation.update(FetchStats::default(), &events, at(STREAM_POLL_INTERVAL));
+        assert_eq!(moderation.next_poll(), Some(at(2 * STREAM_POLL_INTERVAL)));
         for _ in 1..MIN_STREAM_REQUESTS {
-            moderation.update(of(64), &events, 2 * STREAM_POLL_INTERVAL - 1);
+            moderation.update(of(64), &events, at(2 * STREAM_POLL_INTERVAL - 1));
         }
         assert!(moderation.is_streaming());
-        moderation.update(FetchStats::default(), &events, 2 * STREAM_POLL_INTERVAL);
+        moderation.update(FetchStats::default(), &events, at(2 * STREAM_POLL_INTERVAL));
         assert!(!moderation.is_streaming() && !events.request_seen());
     }
 
@@ -337,18 +346,22 @@ mod tests {
         let mut moderation = streaming(&events);
         let mut now = 1;
         for _ in 0..10 * MIN_STREAM_REQUESTS {
-            moderation.update(of(64), &events, now);
+            moderation.update(of(64), &events, at(now));
         }
-        moderation.update(of(64), &events, STREAM_POLL_INTERVAL);
+        moderation.update(of(64), &events, at(STREAM_POLL_INTERVAL));
         assert!(!moderation.is_streaming() && moderation.failures > 0);
         // A stream that turns into single messages ends after two polls.
         let mut moderation = streaming(&events);
-        moderation.update(some(MIN_STREAM_REQUESTS, 64), &events, STREAM_POLL_INTERVAL);
+        moderation.update(
+            some(MIN_STREAM_REQUESTS, 64),
+            &events,
+            at(STREAM_POLL_INTERVAL),
+        );
         for polls in [2, 3] {
             assert!(moderation.is_streaming());
             while now < polls * STREAM_POLL_INTERVAL {
                 now += STREAM_POLL_INTERVAL / 8;
-                moderation.update(of(64), &events, now);
+                moderation.update(of(64), &events, at(now));
             }
         }
         assert!(!moderation.is_streaming() && moderation.failures == 0);
@@ -358,23 +371,34 @@ mod tests {
     fn large_messages() {
         let events = ModerationEvents::new();
         let mut moderation = streaming(&events);
-        moderation.update(some(2, MAX_STREAM_MESSAGE), &events, 1);
-        moderation.update(FetchStats::default(), &events, STREAM_POLL_INTERVAL);
+        moderation.update(some(2, MAX_STREAM_MESSAGE), &events, at(1));
+        moderation.update(FetchStats::default(), &events, at(STREAM_POLL_INTERVAL));
         assert!(moderation.stream.as_ref().is_some_and(|s| s.confirmed));
         // A single large message is enough if there were two before.
-        moderation.update(of(MAX_STREAM_MESSAGE), &events, 2 * STREAM_POLL_INTERVAL);
+        moderation.update(
+            of(MAX_STREAM_MESSAGE),
+            &events,
+            at(2 * STREAM_POLL_INTERVAL),
+        );
         assert!(moderation.is_streaming());
         // The time that sending takes does not count as the program's.
         moderation.update(
             some(2, MAX_STREAM_MESSAGE),
             &events,
-            3 * STREAM_POLL_INTERVAL,
+            at(3 * STREAM_POLL_INTERVAL),
         );
         let ended = 9 * STREAM_POLL_INTERVAL;
-        events.round_ended(ended);
-        moderation.update(FetchStats::default(), &events, ended + 1);
-        assert_eq!(moderation.next_poll(), Some(ended + STREAM_POLL_INTERVAL));
-        moderation.update(FetchStats::default(), &events, ended + STREAM_POLL_INTERVAL);
+        events.round_ended(at(ended));
+        moderation.update(FetchStats::default(), &events, at(ended + 1));
+        assert_eq!(
+            moderation.next_poll(),
+            Some(at(ended + STREAM_POLL_INTERVAL))
+        );
+        moderation.update(
+            FetchStats::default(),
+            &events,
+            at(ended + STREAM_POLL_INTERVAL),
+        );
         assert!(!moderation.is_streaming());
     }
 
@@ -383,14 +407,14 @@ mod tests {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         let (mut now, mut streams) = (0, 0);
         for _ in 0..10 * MAX_STREAM_DOORBELLS {
-            moderation.update(of(64), &events, now);
+            moderation.update(of(64), &events, at(now));
             // The duration of the round does not matter.
             now += 1_000_000;
-            events.round_ended(now);
+            events.round_ended(at(now));
             now += STREAM_POLL_INTERVAL;
             if moderation.is_streaming() {
                 streams += 1;
-                moderation.update(FetchStats::default(), &events, now);
+                moderation.update(FetchStats::default(), &events, at(now));
                 assert!(!moderation.is_streaming());
             }
         }
@@ -401,20 +425,20 @@ mod tests {
     fn replies_and_huge_messages_are_no_stream() {
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         // The first message starts a stream, and the reply ends it.
-        moderation.update(of(64), &events, 0);
+        moderation.update(of(64), &events, at(0));
         assert!(events.request_seen());
         for _ in 0..3 * MAX_STREAM_DOORBELLS {
-            moderation.update(of(64), &events, 0);
+            moderation.update(of(64), &events, at(0));
             assert!(!events.request_seen());
             assert!(!moderation.is_streaming());
         }
         let (events, mut moderation) = (ModerationEvents::new(), DoorbellModeration::default());
         for _ in 0..3 * MAX_STREAM_DOORBELLS {
-            moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, 0);
+            moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, at(0));
             assert!(!moderation.is_streaming());
         }
         let mut moderation = streaming(&events);
-        moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, 0);
+        moderation.update(of(MAX_STREAM_MESSAGE + 1), &events, at(0));
         assert!(!moderation.is_streaming() && !events.request_seen());
     }
 

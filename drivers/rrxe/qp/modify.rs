@@ -23,7 +23,7 @@ use linux_rdma::{
     sync::lock_bh,
     time::monotonic_ns,
 };
-use rrxe_core::{wire::QPN_MASK, Mtu, RecoveryMode};
+use rrxe_core::{wire::QPN_MASK, Mtu, RecoveryMode, Time};
 
 /// The attributes defined by the specification (`IB_QP_ATTR_STANDARD_BITS`).
 const STANDARD: u32 = (1 << 21) - 1;
@@ -128,7 +128,7 @@ impl Change<'_> {
             SQ_PSN => requester.set_psn(attr.sq_psn),
             TIMEOUT => {
                 requester.set_timeout(attr.timeout);
-                requester.start_timers(monotonic_ns());
+                requester.start_timers(Time::from_ns(monotonic_ns()));
             },
             RETRY_CNT => requester.set_retry_count(attr.retry_cnt),
             RNR_RETRY => requester.set_rnr_retry(attr.rnr_retry),

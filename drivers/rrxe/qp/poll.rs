@@ -29,6 +29,7 @@ use linux_rdma::{
     sync::{smp_mb, CurrentThread, ThreadBody, UserThread},
     time::monotonic_ns,
 };
+use rrxe_core::{lengths::total, RingCounter, Span, Time};
 
 /// The poll mode of a context: the thread, which ends with it.
 pub(crate) struct Poller(Arc<UserThread<PollSet>>);
@@ -46,7 +47,7 @@ impl Poller {
         }
         let poll_set = Arc::pin_init(
             pin_init!(PollSet {
-                idle: u64::from(idle_us).wrapping_mul(1000),
+                idle: Span::from_us(idle_us),
                 last: Atomic::new(0),
                 state: Atomic::new(ASLEEP),
                 rings <- new_mutex!(KVVec::new(), "rrxe_poll_rings"),
@@ -69,7 +70,7 @@ impl Poller {
         {
             let mut rings = poll_set.rings.lock();
             ring.want_doorbell(!poll_set.is_awake());
-            let (qp, seen) = (qp.clone(), 0);
+            let (qp, seen) = (qp.clone(), RingCounter::default());
             rings.push(PollEntry { qp, ring, seen }, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(PollRegistration {
@@ -124,7 +125,7 @@ struct PollEntry {
     qp: Arc<Qp>,
     ring: Ring,
     /// The producer counter at the last poll.
-    seen: u32,
+    seen: RingCounter,
 }
 
 impl PollEntry {
@@ -151,8 +152,8 @@ const DEAD: u32 = 2;
 /// A ring wants no doorbells only while the thread is awake. Both change with `rings` locked.
 #[pin_data]
 pub(crate) struct PollSet {
-    /// Nanoseconds for which the thread continues to poll after it has found something.
-    idle: u64,
+    /// Time for which the thread continues to poll after it has found something.
+    idle: Span,
     /// Time at which the thread last found something or was woken, in nanoseconds.
     last: Atomic<u64>,
     /// [`AWAKE`], [`ASLEEP`] or [`DEAD`].
@@ -183,7 +184,7 @@ impl PollSet {
             // Not with the mutex held: the doorbell may take long, and the destruction of this
             // queue pair must not wait for all the others.
             Qp::doorbell(qp.as_arc_borrow());
-            (from, found) = (at.wrapping_add(1), true);
+            (from, found) = (total([at, 1]), true);
             current.resched();
         }
         found
@@ -211,9 +212,10 @@ impl ThreadBody for PollSet {
     }
 
     fn work(&self, current: &CurrentThread) {
+        let last = Time::from_ns(self.last.load(Relaxed));
         if self.poll_once(current) {
             self.last.store(monotonic_ns(), Relaxed);
-        } else if monotonic_ns().saturating_sub(self.last.load(Relaxed)) < self.idle {
+        } else if Time::from_ns(monotonic_ns()).since(last) < self.idle {
             current.relax();
         } else {
             self.sleep();

@@ -11,8 +11,9 @@ use kernel::{
 };
 use linux_rdma::net::KeptDatagram;
 use rrxe_core::{
+    lengths::{times, total},
     reorder::{share, MAX_BUFFERED},
-    Buffered, Psn, Reorder,
+    Buffered, Psn, Reorder, Time,
 };
 
 /// Initial number of entries: enough for a few losses on a short path.
@@ -54,12 +55,12 @@ impl ReorderBuffer {
 
     /// Returns the time at which [`ReorderBuffer::expire`] must be called next, unless a packet
     /// comes first.
-    pub(crate) fn expires(&self) -> Option<u64> {
+    pub(crate) fn expires(&self) -> Option<Time> {
         self.reorder.expires()
     }
 
     /// Drops packets that were buffered for too long.
-    pub(crate) fn expire(&mut self, now: u64) {
+    pub(crate) fn expire(&mut self, now: Time) {
         if !self.is_empty() {
             self.reorder.expire(&mut self.ring, now);
             self.update_charge();
@@ -73,8 +74,8 @@ impl ReorderBuffer {
         if (self.reorder.len() as usize) < slots || slots >= MAX_BUFFERED {
             return Ok(());
         }
-        let more = slots.saturating_mul(2).clamp(INITIAL_SLOTS, MAX_BUFFERED);
-        if self.reorder.bytes().saturating_add(ring_bytes(more)) > room {
+        let more = (slots << 1).clamp(INITIAL_SLOTS, MAX_BUFFERED);
+        if total([self.reorder.bytes(), ring_bytes(more)]) > room {
             return Err(ENOMEM);
         }
         let mut ring = KVec::with_capacity(more, GFP_ATOMIC | __GFP_NOWARN)?;
@@ -88,7 +89,7 @@ impl ReorderBuffer {
 
     /// Buffers a packet that follows `expected` and arrived at time `now`. The packet is dropped if
     /// there is no room for it.
-    pub(crate) fn insert(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: u64) {
+    pub(crate) fn insert(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: Time) {
         let all = self.device.reorder_bytes.load(Relaxed);
         let room = share(limits::MAX_REORDER_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
@@ -136,7 +137,7 @@ impl ReorderBuffer {
             self.ring = KVec::new();
         }
         let ring = ring_bytes(self.ring.len());
-        let bytes = self.reorder.bytes().saturating_add(ring);
+        let bytes = total([self.reorder.bytes(), ring]);
         if bytes != self.charged {
             // A negative difference wraps around; the total never falls below zero.
             let growth = bytes.wrapping_sub(self.charged);
@@ -148,7 +149,7 @@ impl ReorderBuffer {
 
 /// Returns the size in bytes of a ring with `slots` entries.
 fn ring_bytes(slots: usize) -> usize {
-    slots.saturating_mul(size_of::<Slot>())
+    times(slots as u32, size_of::<Slot>() as u32) as usize
 }
 
 impl Drop for ReorderBuffer {

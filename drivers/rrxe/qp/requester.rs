@@ -38,8 +38,8 @@ use linux_rdma::{
     sync::{arc_borrow_ref, smp_mb, BurstGuard},
 };
 use rrxe_core::{
-    earliest, requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn, Requester,
-    RequesterEnv, SendCompletion, SendOp, Service, Status, TxError, TxPacket,
+    earliest, lengths::times, requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn,
+    Requester, RequesterEnv, SendCompletion, SendOp, Service, Status, Time, TxError, TxPacket,
 };
 
 /// The send side.
@@ -73,17 +73,22 @@ impl<T: Clone + Default> SlotArrays<T> {
         Ok(Self { elements, len })
     }
 
+    /// Returns the index of the first element of a slot's array.
+    #[inline]
+    fn start(&self, slot: u32) -> usize {
+        times(slot, self.len as u32) as usize
+    }
+
     /// Returns the first `n` elements of a slot's array.
     #[inline]
     fn get(&self, slot: u32, n: u32) -> Option<&[T]> {
-        let start = (slot as usize).wrapping_mul(self.len);
-        self.elements.get(start..)?.get(..n as usize)
+        self.elements.get(self.start(slot)..)?.get(..n as usize)
     }
 
     /// Returns the first `n` elements of a slot's array.
     #[inline]
     fn get_mut(&mut self, slot: u32, n: u32) -> Option<&mut [T]> {
-        let start = (slot as usize).wrapping_mul(self.len);
+        let start = self.start(slot);
         self.elements.get_mut(start..)?.get_mut(..n as usize)
     }
 }
@@ -144,8 +149,7 @@ impl SendSide {
             max_inline: qp.cap.max_inline_data,
         };
         let head = size_of::<SendWqe>();
-        let mut waiting = consumer.available()?.min(limits::path::MAX_FETCH);
-        while waiting != 0 {
+        for _ in 0..consumer.available()?.min(limits::path::MAX_FETCH) {
             let Some(slot) = self.requester.free_slot(&mut self.slots) else {
                 break;
             };
@@ -167,13 +171,12 @@ impl SendSide {
             self.requester.post(slot);
             fetched.add(slot.length);
             consumer.take();
-            waiting = waiting.wrapping_sub(1);
         }
         Ok(fetched)
     }
 
     /// Tells the program when to ring the next doorbell. Must be called after [`SendSide::fetch`].
-    fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: u64) {
+    fn moderate_doorbells(&mut self, qp: &Qp, fetched: FetchStats, now: Time) {
         if !qp.is_moderated() || qp.state.get() != QpState::Rts {
             self.end_stream(qp);
             return;
@@ -282,7 +285,7 @@ impl SendSide {
     /// [`Qp::end_recv`] takes pending ACKs from the receive side, and only after that may the send
     /// side lose its path. An ACK is therefore always on a side that can still send it. The caller
     /// does not wait for the receive lock, which another context may hold for a batch of packets.
-    fn take_delayed_ack(&self, qp: &Qp, round: &mut Round, now: u64) -> Option<TxPacket> {
+    fn take_delayed_ack(&self, qp: &Qp, round: &mut Round, now: Time) -> Option<TxPacket> {
         if !qp.is_reliable() || !self.has_backlog() {
             return None;
         }
@@ -317,7 +320,7 @@ impl Half for SendSide {
         let new = take(&mut self.requester.counters);
         qp.with_counters(|counters| counters.requester(&new));
         if new.bad_pkeys != 0 {
-            qp.device.count_bad_pkeys(new.bad_pkeys);
+            qp.device.count_bad_pkeys(new.bad_pkeys.get());
         }
     }
 
@@ -368,7 +371,7 @@ impl Half for SendSide {
     }
 
     #[inline]
-    fn next_timeout(&self) -> Option<u64> {
+    fn next_timeout(&self) -> Option<Time> {
         earliest([
             self.requester.next_timeout(),
             self.moderation.next_poll(),
@@ -550,7 +553,7 @@ impl RequesterEnv for Env<'_> {
         }
         let cqe = Cqe {
             wr_id: slot.local.wr_id,
-            timestamp: now,
+            timestamp: now.ns(),
             byte_len: completion.byte_len,
             qp_num: qp.number,
             status: completion.status as u8,
@@ -562,7 +565,7 @@ impl RequesterEnv for Env<'_> {
         self.completions.push(&qp.send_cq, &cqe, qp);
     }
 
-    fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
+    fn reserve_rnr_retry(&mut self, now: Time) -> Time {
         let qp = self.work.ctx.qp;
         qp.device.tables.quotas.reserve_rnr_retry(qp.payer, now)
     }

@@ -37,7 +37,7 @@ use linux_rdma::{
 use rrxe_core::{
     earliest, guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp,
     Fault, Flush, Outcome, Packet, Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess,
-    ResponderEnv, ResponderEvent, Service, Status, TxError, TxPacket,
+    ResponderEnv, ResponderEvent, Service, Status, Time, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
@@ -260,7 +260,7 @@ impl Half for RecvSide {
     }
 
     #[inline]
-    fn next_timeout(&self) -> Option<u64> {
+    fn next_timeout(&self) -> Option<Time> {
         earliest([self.responder.next_timeout(), self.reorder_buffer.expires()])
     }
 
@@ -430,7 +430,7 @@ impl ResponderEnv for Env<'_> {
         }
         let mut cqe = Cqe {
             wr_id: self.current.wr_id,
-            timestamp: now,
+            timestamp: now.ns(),
             byte_len: completion.byte_len,
             qp_num: qp.number,
             src_qp: completion.src_qp,

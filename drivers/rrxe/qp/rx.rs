@@ -22,7 +22,7 @@ use crate::{
 use core::mem::take;
 use kernel::sync::ArcBorrow;
 use linux_rdma::sync::{arc_borrow_ref, lock_bh, BhLocked, BurstGuard};
-use rrxe_core::{icrc::LastPrefix, wire::Operation, Outcome, MAX_HEADER};
+use rrxe_core::{icrc::LastPrefix, wire::Operation, Increment, Outcome, MAX_HEADER};
 
 /// Work that the packets of a batch, or a timeout, leave to a half.
 #[derive(Default)]
@@ -228,7 +228,7 @@ impl<'a> RxBatch<'a> {
         work.any = true;
         work.outcome.merge(outcome);
         if cnp.is_some() {
-            self.marked = self.marked.saturating_add(1);
+            self.marked.increment();
             self.cnp = cnp;
         }
         if outcome.fatal {

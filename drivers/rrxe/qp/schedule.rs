@@ -28,7 +28,7 @@ use linux_rdma::{
     },
     time::monotonic_ns,
 };
-use rrxe_core::requester::MAX_FLUSH;
+use rrxe_core::{requester::MAX_FLUSH, Time};
 
 /// Identifiers of the [`SerialWork`]s of a queue pair.
 pub(super) const SEND_WORK: u64 = 0;
@@ -53,7 +53,7 @@ impl<'a> EventCtx<'a> {
         Self {
             qp,
             burst,
-            now: monotonic_ns(),
+            now: Time::from_ns(monotonic_ns()),
             incoming: None,
         }
     }
@@ -126,7 +126,7 @@ impl Qp {
     pub(super) fn unlock<H: Half>(this: ArcBorrow<'_, Self>, mut half: BhLocked<'_, H>) {
         half.count(&this);
         if let Some(timeout) = half.next_timeout() {
-            SoftTimer::<Qp>::arm(this, timeout);
+            SoftTimer::<Qp>::arm(this, timeout.ns());
         }
     }
 
@@ -240,7 +240,8 @@ impl Qp {
     /// Records that a round of a half has ended, or was not needed.
     fn on_round_end<H: Half>(&self) {
         if !H::IS_RECV && self.is_moderated() {
-            self.moderation_events.round_ended(monotonic_ns());
+            self.moderation_events
+                .round_ended(Time::from_ns(monotonic_ns()));
         }
     }
 

@@ -16,13 +16,17 @@ use abi::{
     CreateQpCmd, RingSpec, RING_CONSUMER, RING_DOORBELL, RING_DOORBELL_EVENT, RING_HEADER_SIZE,
     RING_PRODUCER,
 };
-use core::mem::size_of;
+use core::mem::{size_of, size_of_val};
 use kernel::{
     prelude::*,
     sync::Arc,
     transmute::{AsBytes, FromBytes},
 };
 use linux_rdma::rdma::{memory::SharedMemory, qp::QpCap, wr::DataSegment, Device};
+use rrxe_core::{
+    lengths::{times, total},
+    RingCounter,
+};
 
 /// Marks the structs of the user ABI as plain data, which may be copied from and to user space.
 macro_rules! plain_data {
@@ -150,8 +154,21 @@ impl Ring {
 
     /// Returns the producer counter as the producer has published it.
     #[inline]
-    pub(crate) fn producer(&self) -> u32 {
-        self.load_acquire(RING_PRODUCER)
+    pub(crate) fn producer(&self) -> RingCounter {
+        self.counter(RING_PRODUCER)
+    }
+
+    /// Reads a counter of the header, which a program may have written. Later reads see the entries
+    /// before it.
+    #[inline]
+    pub(crate) fn counter(&self, word: usize) -> RingCounter {
+        RingCounter::new(self.load_acquire(word))
+    }
+
+    /// Writes a counter of the header, after all earlier writes.
+    #[inline]
+    pub(crate) fn publish(&self, word: usize, counter: RingCounter) {
+        self.store_release(word, counter.get());
     }
 
     /// Tells the producer whether to call the kernel after publishing.
@@ -162,57 +179,73 @@ impl Ring {
     /// Reads a word of the header. Later reads see what was written before it.
     #[inline]
     pub(crate) fn load_acquire(&self, word: usize) -> u32 {
-        self.memory.load_acquire(self.start.wrapping_add(word))
+        self.memory.load_acquire(self.header(word))
     }
 
     /// Writes a word of the header, after all earlier writes.
     #[inline]
     pub(crate) fn store_release(&self, word: usize, value: u32) {
-        let word = self.start.wrapping_add(word);
-        self.memory.store_release(word, value);
+        self.memory.store_release(self.header(word), value);
     }
 
     /// Exchanges a word of the header, with full ordering. Returns its old value.
     pub(crate) fn exchange(&self, word: usize, value: u32) -> u32 {
-        self.memory.exchange(self.start.wrapping_add(word), value)
+        self.memory.exchange(self.header(word), value)
+    }
+
+    /// Returns the offset of a word of the header in the memory.
+    #[inline]
+    fn header(&self, word: usize) -> usize {
+        total([self.start, word])
     }
 
     /// Returns the slot of the entry at a counter.
-    pub(crate) fn slot(&self, counter: u32) -> usize {
-        (counter & self.capacity.wrapping_sub(1)) as usize
+    #[inline]
+    pub(crate) fn slot(&self, counter: RingCounter) -> usize {
+        counter.index(self.capacity as usize)
     }
 
     /// Reads the entry at a counter, once.
     #[inline]
-    pub(crate) fn read<T: FromBytes + Copy>(&self, counter: u32) -> Result<T> {
+    pub(crate) fn read<T: FromBytes + Copy>(&self, counter: RingCounter) -> Result<T> {
         self.memory.read(self.offset(counter))
     }
 
     /// Writes the entry at a counter.
     #[inline]
-    pub(crate) fn write<T: AsBytes + Copy>(&self, counter: u32, entry: &T) -> Result {
+    pub(crate) fn write<T: AsBytes + Copy>(&self, counter: RingCounter, entry: &T) -> Result {
         self.memory.write(self.offset(counter), entry)
     }
 
     /// Returns the offset of the entry at a counter in the memory.
-    fn offset(&self, counter: u32) -> usize {
+    fn offset(&self, counter: RingCounter) -> usize {
         // The capacity is a power of two, and the size of the whole was computed without overflow.
-        self.slot(counter)
-            .wrapping_mul(self.stride as usize)
-            .wrapping_add(RING_HEADER_SIZE)
-            .wrapping_add(self.start)
+        let before = times(self.slot(counter) as u32, self.stride) as usize;
+        total([self.start, RING_HEADER_SIZE, before])
+    }
+
+    /// Returns the offset of the `len` bytes that follow the first `head` bytes of the entry at a
+    /// counter. Returns `EINVAL` if they exceed the entry.
+    #[inline]
+    fn offset_within(&self, counter: RingCounter, head: usize, len: usize) -> Result<usize> {
+        let end = head.checked_add(len).ok_or(EINVAL)?;
+        if end > self.stride as usize {
+            return Err(EINVAL);
+        }
+        Ok(total([self.offset(counter), head]))
     }
 
     /// Copies entries of another ring to the same counters of this one.
-    pub(crate) fn copy_entries(&self, from: &Ring, first: u32, count: u32) -> Result {
+    pub(crate) fn copy_entries(&self, from: &Ring, first: RingCounter, count: u32) -> Result {
         // Strides are multiples of 16.
         let stride = self.stride.min(from.stride) as usize;
         for i in 0..count {
-            let counter = first.wrapping_add(i);
-            let (source, to) = (from.offset(counter), self.offset(counter));
-            for at in (0..stride).step_by(16) {
-                let piece: [u64; 2] = from.memory.read(source.wrapping_add(at))?;
-                self.memory.write(to.wrapping_add(at), &piece)?;
+            let counter = first.add(i);
+            for head in (0..stride).step_by(16) {
+                let source = from.offset_within(counter, head, 16)?;
+                let piece: [u64; 2] = from.memory.read(source)?;
+                let to = self.offset_within(counter, head, 16)?;
+                self.memory.write(to, &piece)?;
             }
         }
         Ok(())
@@ -223,9 +256,9 @@ impl Ring {
 pub(crate) struct Consumer {
     pub(crate) ring: Ring,
     /// Entries taken so far. The kernel never reads its counter in the ring.
-    taken: u32,
+    taken: RingCounter,
     /// Entries whose work requests have completed: their slots may be used again.
-    retired: u32,
+    retired: RingCounter,
     /// The producer counter was impossible: no entry is taken until the next reset.
     broken: bool,
 }
@@ -234,8 +267,8 @@ impl Consumer {
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
             ring,
-            taken: 0,
-            retired: 0,
+            taken: RingCounter::default(),
+            retired: RingCounter::default(),
             broken: false,
         }
     }
@@ -247,14 +280,16 @@ impl Consumer {
         if self.broken {
             return Ok(0);
         }
-        let producer = self.ring.producer();
-        let waiting = producer.wrapping_sub(self.taken);
-        let in_use = producer.wrapping_sub(self.retired);
-        if waiting > self.ring.capacity || in_use > self.ring.capacity {
-            self.broken = true;
-            return Err(EINVAL);
+        let (producer, capacity) = (self.ring.producer(), self.ring.capacity);
+        let waiting = producer.checked_since(self.taken, capacity);
+        let in_use = producer.checked_since(self.retired, capacity);
+        match (waiting, in_use) {
+            (Some(waiting), Some(_)) => Ok(waiting),
+            _ => {
+                self.broken = true;
+                Err(EINVAL)
+            }
         }
-        Ok(waiting)
     }
 
     /// Returns whether [`Consumer::available`] has something to report: entries, or an impossible
@@ -266,7 +301,7 @@ impl Consumer {
 
     /// Returns the counter of the next entry, and the number of entries that can be taken. Returns
     /// `EINVAL` if the producer counter is or was impossible.
-    pub(crate) fn waiting(&mut self) -> Result<(u32, u32)> {
+    pub(crate) fn waiting(&mut self) -> Result<(RingCounter, u32)> {
         let count = self.available()?;
         if self.broken {
             return Err(EINVAL);
@@ -276,9 +311,9 @@ impl Consumer {
 
     /// Replaces the ring and keeps the counters; `producer` is the producer's counter. Returns the
     /// old ring.
-    pub(crate) fn replace(&mut self, ring: Ring, producer: u32) -> Ring {
+    pub(crate) fn replace(&mut self, ring: Ring, producer: RingCounter) -> Ring {
         let old = core::mem::replace(&mut self.ring, ring);
-        self.ring.store_release(RING_PRODUCER, producer);
+        self.ring.publish(RING_PRODUCER, producer);
         self.publish();
         old
     }
@@ -292,13 +327,10 @@ impl Consumer {
     /// Reads the data segments that follow the first `head` bytes of the next entry.
     #[inline]
     pub(crate) fn next_segments(&self, head: usize, to: &mut [abi::Sge]) -> Result {
-        if head.wrapping_add(to.len().wrapping_mul(16)) > self.ring.stride as usize {
-            return Err(EINVAL);
-        }
-        let mut offset = self.ring.offset(self.taken).wrapping_add(head);
+        let mut offset = self.ring.offset_within(self.taken, head, size_of_val(to))?;
         for segment in to {
             *segment = self.ring.memory.read(offset)?;
-            offset = offset.wrapping_add(size_of::<abi::Sge>());
+            offset = total([offset, size_of::<abi::Sge>()]);
         }
         Ok(())
     }
@@ -306,29 +338,26 @@ impl Consumer {
     /// Reads the bytes that follow the first `head` bytes of the next entry.
     #[inline]
     pub(crate) fn next_bytes(&self, head: usize, to: &mut [u8]) -> Result {
-        if head.wrapping_add(to.len()) > self.ring.stride as usize {
-            return Err(EINVAL);
-        }
-        let offset = self.ring.offset(self.taken).wrapping_add(head);
+        let offset = self.ring.offset_within(self.taken, head, to.len())?;
         self.ring.memory.read_bytes(offset, to)
     }
 
     /// Advances past the next entry after it was copied out.
     #[inline]
     pub(crate) fn take(&mut self) {
-        self.taken = self.taken.wrapping_add(1);
+        self.taken.advance();
     }
 
     /// Frees the slot of the oldest work request, which has completed. Must be called before the
     /// completion is pushed, because the consumer may post as soon as it sees that.
     #[inline]
     pub(crate) fn retire(&mut self) {
-        self.retired = self.retired.wrapping_add(1);
+        self.retired.advance();
         self.publish();
     }
 
     fn publish(&self) {
-        self.ring.store_release(RING_CONSUMER, self.retired);
+        self.ring.publish(RING_CONSUMER, self.retired);
     }
 
     /// Discards the entries of the ring (Reset state).
@@ -342,8 +371,8 @@ impl Consumer {
     /// Tells the producer to call the kernel only after it has published `more` further entries.
     pub(crate) fn want_doorbell_after(&self, more: u32) {
         // The counter needs no check: only the producer uses the result.
-        let event = self.ring.producer().wrapping_add(more);
-        self.ring.store_release(RING_DOORBELL_EVENT, event);
+        let event = self.ring.producer().add(more);
+        self.ring.publish(RING_DOORBELL_EVENT, event);
         self.ring.want_doorbell(false);
     }
 }
@@ -351,12 +380,13 @@ impl Consumer {
 /// The producing side of a work queue of a kernel consumer.
 pub(crate) struct Producer {
     ring: Ring,
-    produced: u32,
+    produced: RingCounter,
 }
 
 impl Producer {
     pub(crate) fn new(ring: Ring) -> Self {
-        Self { ring, produced: 0 }
+        let produced = RingCounter::default();
+        Self { ring, produced }
     }
 
     /// Writes an entry with its data segments or inline data, and publishes it. Returns `ENOMEM` if
@@ -367,33 +397,26 @@ impl Producer {
         segments: &[DataSegment],
         inline: &[u8],
     ) -> Result {
-        let consumer = self.ring.load_acquire(RING_CONSUMER);
-        if self.produced.wrapping_sub(consumer) >= self.ring.capacity {
+        let (ring, produced) = (&self.ring, self.produced);
+        if produced.since(ring.counter(RING_CONSUMER)) >= ring.capacity {
             return Err(ENOMEM);
         }
-        let start = self.ring.offset(self.produced);
-        let end = start.wrapping_add(self.ring.stride as usize);
-        let mut at = start.wrapping_add(size_of::<T>());
-        self.ring.memory.write(start, entry)?;
+        ring.write(produced, entry)?;
+        let mut head = size_of::<T>();
         for s in segments {
             let sge = abi::Sge {
                 addr: s.addr,
                 length: s.length,
                 lkey: s.lkey,
             };
-            let next = at.wrapping_add(size_of::<abi::Sge>());
-            if next > end {
-                return Err(EINVAL);
-            }
-            self.ring.memory.write(at, &sge)?;
-            at = next;
+            let at = ring.offset_within(produced, head, size_of::<abi::Sge>())?;
+            ring.memory.write(at, &sge)?;
+            head = total([head, size_of::<abi::Sge>()]);
         }
-        if at.wrapping_add(inline.len()) > end {
-            return Err(EINVAL);
-        }
-        self.ring.memory.write_bytes(at, inline)?;
-        self.produced = self.produced.wrapping_add(1);
-        self.ring.store_release(RING_PRODUCER, self.produced);
+        let at = ring.offset_within(produced, head, inline.len())?;
+        ring.memory.write_bytes(at, inline)?;
+        self.produced.advance();
+        self.ring.publish(RING_PRODUCER, self.produced);
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use linux_rdma::{
 };
 use rrxe_core::{
     icrc::{LastPrefix, Prefix},
+    lengths::total,
     TxPacket,
 };
 
@@ -177,7 +178,7 @@ impl<'a> FlowTemplate<'a> {
         let [s0, s1] = self.source_port.to_be_bytes();
         let [d0, d1] = limits::ROCE_UDP_PORT.to_be_bytes();
         // At most 64 KiB with all headers.
-        let [l0, l1] = (payload_len.wrapping_add(UDP_HEADER) as u16).to_be_bytes();
+        let [l0, l1] = (total([payload_len, UDP_HEADER]) as u16).to_be_bytes();
         // No checksum: the ICRC is the stronger protection.
         [s0, s1, d0, d1, l0, l1, 0, 0]
     }
@@ -190,10 +191,10 @@ impl<'a> FlowTemplate<'a> {
             0 => limits::DEFAULT_HOP_LIMIT,
             n => n,
         };
-        let len = udp_payload_len.wrapping_add(UDP_HEADER);
+        let len = total([udp_payload_len, UDP_HEADER]);
         match (self.path.source, self.path.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let [l0, l1] = (len.wrapping_add(IPV4_HEADER) as u16).to_be_bytes();
+                let [l0, l1] = (total([len, IPV4_HEADER]) as u16).to_be_bytes();
                 let [i0, i1] = ident.to_be_bytes();
                 let [s0, s1, s2, s3] = source;
                 let [d0, d1, d2, d3] = destination;

@@ -16,7 +16,10 @@ use linux_rdma::{
     rdma::memory::MappedMemory,
     sync::BurstGuard,
 };
-use rrxe_core::{TxError, TxPacket};
+use rrxe_core::{
+    lengths::{times, total},
+    TxError, TxPacket,
+};
 
 /// Smallest payload, in bytes, that stays in place: two lookups cost as much as copying this many
 /// bytes once more.
@@ -112,8 +115,11 @@ impl LoopbackBatch {
 
     /// Returns the length of the IP packet that the network stack would make of this UDP payload.
     pub(crate) fn ip_len(&self, udp_payload_len: usize) -> usize {
-        let headers = self.source.version().header_len().wrapping_add(UDP_HEADER);
-        udp_payload_len.wrapping_add(headers)
+        total([
+            self.source.version().header_len(),
+            UDP_HEADER,
+            udp_payload_len,
+        ])
     }
 }
 
@@ -158,7 +164,7 @@ impl LoopbackEntry {
         let (region, start) = match &self.payload {
             PayloadSource::Arena(start) => (None, *start as u64),
             PayloadSource::Region(reference) => {
-                let len = u64::from(self.packet.payload.len()).wrapping_mul(self.count.into());
+                let len = times(self.count, self.packet.payload.len());
                 let (memory, start) = mrs.pinned(burst, reference, len)?;
                 (Some(memory), start)
             }

@@ -9,7 +9,7 @@ use linux_rdma::{
 use rrxe_core::{
     icrc::{self, LastPrefix, Prefix, ICRC},
     wire::{self, Bth},
-    Packet,
+    Increment, Packet,
 };
 
 /// Packets to be handled as one burst ([`Packet::burst`]).
@@ -54,7 +54,7 @@ impl<'a> Burst<'a> {
             && check_icrc(datagram, &header, prefix) == Some(true);
         if is_next {
             self.next = Packet::next_header(&header);
-            self.packets = self.packets.wrapping_add(1);
+            self.packets.increment();
         }
         is_next
     }

@@ -12,7 +12,11 @@ use super::{
 use crate::mr::{Segments, Span};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
-use rrxe_core::{icrc::ICRC, Fault, Packet, MAX_HEADER};
+use rrxe_core::{
+    icrc::ICRC,
+    lengths::{times, total},
+    Fault, Packet, Time, MAX_HEADER,
+};
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or an IPv4 header in the last 20
 /// of them (IBA 11.4.2.1, A17.4).
@@ -25,7 +29,7 @@ pub(crate) struct RxPacket<'a> {
     /// The network device that received the packet; `None` for packets that were buffered, and for
     /// packets that bypassed the network stack.
     netdev: Option<&'a NetDevice>,
-    pub(crate) now: u64,
+    pub(crate) now: Time,
 }
 
 /// The container of a packet.
@@ -105,7 +109,7 @@ impl RxPacket<'_> {
             // The payloads of a burst are contiguous in a `LoopbackBatch`.
             PacketSource::Loopback(loopback) => loopback.for_each(offset, len, f),
             PacketSource::Datagram(datagram) if packets == 1 => {
-                datagram.for_each(offset.wrapping_add(start), len, f)
+                datagram.for_each(total([offset, start]), len, f)
             }
             PacketSource::Datagram(datagram) => {
                 let each = self.payload_len().checked_div(packets).unwrap_or(0);
@@ -119,7 +123,7 @@ impl RxPacket<'_> {
     pub(crate) fn copy_payload(&self, to: &mut [u8]) -> Result<(), Fault> {
         let (mut at, mut result) = (0usize, Ok(()));
         self.for_each_fragment(0, to.len(), |fragment| {
-            let end = at.wrapping_add(fragment.len());
+            let end = total([at, fragment.len()]);
             let copied = to.get_mut(at..end).ok_or(EINVAL);
             result = result.and(copied.and_then(|to| fragment.copy_to(to)));
             at = end;
@@ -169,7 +173,7 @@ impl RxPacket<'_> {
             if result.is_ok() {
                 result = to.write_fragment(at, &fragment);
             }
-            at = at.wrapping_add(fragment.len());
+            at = total([at, fragment.len()]);
         })?;
         result
     }
@@ -186,18 +190,16 @@ impl RxPacket<'_> {
         let packets = self.packet.packets;
         let each = match &self.source {
             PacketSource::Datagram(datagram) => {
-                let headers = datagram.ip_header_len().wrapping_add(UDP_HEADER);
-                datagram.payload_len().wrapping_add(headers)
+                let (headers, payload) = (datagram.ip_header_len(), datagram.payload_len());
+                total([headers, UDP_HEADER, payload])
             }
             PacketSource::Loopback(loopback) => {
                 let payload = self.packet.payload_len.checked_div(packets).unwrap_or(0) as usize;
-                let around = usize::from(self.packet.header_len)
-                    .wrapping_add(self.packet.bth.pad.into())
-                    .wrapping_add(ICRC);
-                loopback.batch.ip_len(payload.wrapping_add(around))
+                let (header, pad) = (self.packet.header_len.into(), self.packet.bth.pad.into());
+                loopback.batch.ip_len(total([header, payload, pad, ICRC]))
             }
         };
-        (each as u64).wrapping_mul(packets.into())
+        times(packets, each as u32)
     }
 
     /// Returns the length of the payload in bytes.
@@ -213,7 +215,7 @@ impl<'a> RxPacket<'a> {
         packet: &'a Packet,
         datagram: Datagram<'a>,
         netdev: Option<&'a NetDevice>,
-        now: u64,
+        now: Time,
     ) -> Self {
         Self {
             packet,
@@ -228,7 +230,7 @@ impl<'a> RxPacket<'a> {
     pub(crate) fn from_loopback(
         packet: &'a Packet,
         loopback: LoopbackPacket<'a>,
-        now: u64,
+        now: Time,
     ) -> Self {
         Self {
             packet,
@@ -272,10 +274,10 @@ pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
     }
     let len = one.payload_len as usize;
     (0..len).step_by(64).all(|at| {
-        let n = len.wrapping_sub(at).min(64);
+        let n = len.abs_diff(at).min(64);
         let piece = |datagram: &Datagram<'_>, start: u8| {
             let mut bytes = [0; 64];
-            let from = usize::from(start).wrapping_add(at);
+            let from = total([start.into(), at]);
             let copied = datagram.copy_bits(from, bytes.get_mut(..n)?);
             copied.is_ok().then_some(bytes)
         };

@@ -36,6 +36,7 @@ use linux_rdma::{
     },
     sync::{smp_mb, with_lock_irqsave, SerialTask, SerialWork},
 };
+use rrxe_core::RingCounter;
 
 /// A completion queue, shared by queue pairs.
 #[pin_data]
@@ -76,10 +77,10 @@ struct Queue {
     /// Kernel consumers: the queue pairs that the waiting entries belong to.
     qps: KVVec<Option<Arc<QpTarget>>>,
     /// Entries published so far.
-    producer: u32,
+    producer: RingCounter,
     /// Copy of [`abi::RingHeader::notified`]. It only advances: a program that moves its consumer
     /// counter back gets no further event for a completion.
-    notified: u32,
+    notified: RingCounter,
     /// Copy of [`abi::RingHeader::events`].
     events: u32,
     /// Completions have matched the arming since the queue has raised [`MAX_EVENTS`] events.
@@ -95,8 +96,9 @@ impl Queue {
         let Some(ring) = &self.ring else {
             return Ok(());
         };
-        let used = self.producer.wrapping_sub(ring.load_acquire(RING_CONSUMER));
-        if self.overflow || used >= ring.capacity {
+        let consumer = ring.counter(RING_CONSUMER);
+        let used = self.producer.checked_since(consumer, ring.capacity);
+        if self.overflow || used.is_none_or(|used| used == ring.capacity) {
             self.overflow = true;
             return Err(ENOSPC);
         }
@@ -104,38 +106,38 @@ impl Queue {
         if let Some(entry) = self.qps.get_mut(ring.slot(self.producer)) {
             *entry = Some(qp.clone());
         }
-        self.producer = self.producer.wrapping_add(1);
-        ring.store_release(RING_PRODUCER, self.producer);
+        self.producer.advance();
+        ring.publish(RING_PRODUCER, self.producer);
         Ok(())
     }
 
     /// Removes the waiting completions of a queue pair from the queue of a kernel consumer. The
     /// order of the others stays.
     ///
-    /// Goes from the newest entry to the oldest. Each entry that stays moves up by the number of
-    /// newer ones that are removed. The free entries at the old end are returned.
+    /// Goes from the newest entry to the oldest. Each entry that stays moves up to the next newer
+    /// one that stays. The free entries at the old end are returned.
     fn remove(&mut self, qp: &Arc<QpTarget>) -> Result {
         let Some(ring) = self.ring.as_ref().filter(|_| !self.qps.is_empty()) else {
             return Ok(());
         };
-        let first = ring.load_acquire(RING_CONSUMER);
-        let mut removed = 0u32;
-        for i in (0..self.producer.wrapping_sub(first)).rev() {
-            let at = first.wrapping_add(i);
+        let first = ring.counter(RING_CONSUMER);
+        // The entries from here on stay.
+        let mut to = self.producer;
+        for i in (0..self.producer.since(first)).rev() {
+            let at = first.add(i);
             let owner = self.qps.get_mut(ring.slot(at)).and_then(Option::take);
             if owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, qp)) {
-                removed = removed.wrapping_add(1);
                 continue;
             }
-            let to = at.wrapping_add(removed);
-            if removed != 0 {
+            to = to.sub(1);
+            if to != at {
                 ring.write(to, &ring.read::<Cqe>(at)?)?;
             }
             if let Some(entry) = self.qps.get_mut(ring.slot(to)) {
                 *entry = owner;
             }
         }
-        ring.store_release(RING_CONSUMER, first.wrapping_add(removed));
+        ring.publish(RING_CONSUMER, to);
         Ok(())
     }
 
@@ -192,24 +194,24 @@ impl Queue {
 
     /// Returns the consumer counter, if completions wait and the last event was not for the oldest
     /// of them. A program may have written any value.
-    fn unnotified(&self) -> Option<u32> {
+    fn unnotified(&self) -> Option<RingCounter> {
         let ring = self.ring.as_ref()?;
-        let consumer = ring.load_acquire(RING_CONSUMER);
-        let used = self.producer.wrapping_sub(consumer);
-        if used == 0 || used > ring.capacity {
+        let consumer = ring.counter(RING_CONSUMER);
+        if self.producer.checked_since(consumer, ring.capacity)? == 0 {
             return None;
         }
         // Positions in the ring's window, which ends at the producer. `notified` is before the
         // window if the program has polled for long without events.
-        let start = self.producer.wrapping_sub(ring.capacity);
-        let notified = self.notified.wrapping_sub(start);
-        (notified > ring.capacity || consumer.wrapping_sub(start) > notified).then_some(consumer)
+        let start = self.producer.sub(ring.capacity);
+        let notified = self.notified.checked_since(start, ring.capacity);
+        let is_new = notified.is_none_or(|notified| consumer.since(start) > notified);
+        is_new.then_some(consumer)
     }
 
-    fn set_notified(&mut self, consumer: u32) {
+    fn set_notified(&mut self, consumer: RingCounter) {
         self.notified = consumer;
         if let Some(ring) = &self.ring {
-            ring.store_release(RING_NOTIFIED, consumer);
+            ring.publish(RING_NOTIFIED, consumer);
         }
     }
 
@@ -224,16 +226,16 @@ impl Queue {
         else {
             return;
         };
-        let mut consumer = ring.load_acquire(RING_CONSUMER);
+        let mut consumer = ring.counter(RING_CONSUMER);
         while to.has_room() && consumer != *producer {
             let qp = qps.get_mut(ring.slot(consumer)).and_then(Option::take);
             let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
                 break;
             };
             to.push(cqe.wr_id, cqe.imm_or_key, &qp, &contents(&cqe));
-            consumer = consumer.wrapping_add(1);
+            consumer.advance();
         }
-        ring.store_release(RING_CONSUMER, consumer);
+        ring.publish(RING_CONSUMER, consumer);
     }
 }
 
@@ -278,8 +280,8 @@ impl Cq {
                 queue <- new_spinlock!(Queue {
                     ring,
                     qps,
-                    producer: 0,
-                    notified: NOT_NOTIFIED,
+                    producer: RingCounter::default(),
+                    notified: RingCounter::new(NOT_NOTIFIED),
                     events: 0,
                     withheld: false,
                     overflow: false,
@@ -299,7 +301,7 @@ impl Cq {
         let spec: RingSpec = udata.read()?;
         if !spec.capacity.is_power_of_two()
             || spec.capacity < cqe
-            || spec.capacity > limits::MAX_CQE.wrapping_add(1)
+            || spec.capacity > limits::MAX_CQE.next_power_of_two()
             || spec.stride != STRIDE
         {
             return Err(EINVAL);
@@ -330,11 +332,11 @@ impl Cq {
         let capacity = to.capacity;
         let _one = self.resize_lock.lock();
         let from = with_lock_irqsave(&self.queue, |queue| queue.ring.clone()).ok_or(EINVAL)?;
-        let first = from.load_acquire(RING_CONSUMER);
+        let first = from.counter(RING_CONSUMER);
         let copy = |moved, used| -> Result {
             for i in moved..used {
-                let cqe: Cqe = from.read(first.wrapping_add(i))?;
-                to.write(i, &cqe)?;
+                let cqe: Cqe = from.read(first.add(i))?;
+                to.write(RingCounter::new(i), &cqe)?;
             }
             Ok(())
         };
@@ -343,19 +345,17 @@ impl Cq {
         // may sleep.
         loop {
             let used = with_lock_irqsave(&self.queue, |queue| -> Result<Option<u32>> {
-                let used = queue.producer.wrapping_sub(first);
-                if used > from.capacity || used > capacity {
-                    return Err(EINVAL);
-                }
-                if used.wrapping_sub(moved) > MAX_LOCKED_COPY {
+                let max = capacity.min(from.capacity);
+                let used = queue.producer.checked_since(first, max).ok_or(EINVAL)?;
+                if used.abs_diff(moved) > MAX_LOCKED_COPY {
                     return Ok(Some(used));
                 }
                 copy(moved, used)?;
                 let armed = from.exchange(RING_ARM, 0);
                 to.exchange(RING_ARM, armed);
                 to.store_release(RING_PRODUCER, used);
-                let notified = queue.notified.wrapping_sub(first);
-                queue.producer = used;
+                let notified = queue.notified.sub(first.get());
+                queue.producer = RingCounter::new(used);
                 queue.ring = Some(to.clone());
                 queue.set_notified(notified);
                 let events = queue.events;
@@ -439,7 +439,7 @@ impl Cq {
             };
             let wanted = if solicited { ARM_SOLICITED } else { ARM_ANY };
             ring.store_release(RING_ARM, ring.load_acquire(RING_ARM) | wanted);
-            ring.load_acquire(RING_CONSUMER) != queue.producer
+            ring.counter(RING_CONSUMER) != queue.producer
         })
     }
 }

@@ -269,7 +269,7 @@ impl Srq {
         consumer.take();
         consumer.retire();
         // G-29
-        if waiting.wrapping_sub(1) < queue.limit {
+        if waiting <= queue.limit {
             queue.limit = 0;
             SerialWork::<Self>::queue(this, LIMIT_REACHED);
         }
@@ -293,7 +293,7 @@ impl Srq {
         drop(old);
         let mut queue = lock_bh(&self.queue);
         let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;
-        let old = consumer.replace(ring, first.wrapping_add(count));
+        let old = consumer.replace(ring, first.add(count));
         drop(queue);
         // Unpins the old ring, which may sleep.
         drop(old);

@@ -6,7 +6,7 @@
 //! the code that the core inlines into its callers, as in a driver.
 
 use crate::env::Sink;
-use rrxe_core::{icrc, Outcome, Packet, ParseError, Progress, Requester, SendSlot};
+use rrxe_core::{icrc, Outcome, Packet, ParseError, Progress, Requester, SendSlot, Time};
 use rrxe_testkit::{crc32_le, Responder};
 
 /// Parses the headers of a received packet.
@@ -72,7 +72,7 @@ pub fn transmit(
     now: u64,
     env: &mut Sink,
 ) -> Progress {
-    requester.poll_transmit(slots, now, BUDGET, env)
+    requester.poll_transmit(slots, Time::from_ns(now), BUDGET, env)
 }
 
 /// Requester: handles a response.
@@ -84,7 +84,7 @@ pub fn take_answer(
     packet: &Packet,
     env: &mut Sink,
 ) -> Outcome {
-    requester.handle_packet(slots, now, packet, env)
+    requester.handle_packet(slots, Time::from_ns(now), packet, env)
 }
 
 /// Responder: handles a request.
@@ -95,13 +95,13 @@ pub fn take_request(
     packet: &Packet,
     env: &mut Sink,
 ) -> Outcome {
-    responder.handle_packet(now, packet, env)
+    responder.handle_packet(Time::from_ns(now), packet, env)
 }
 
 /// Responder: transmits what is pending.
 #[inline(never)]
 pub fn answer(responder: &mut Responder, now: u64, env: &mut Sink) -> Progress {
-    responder.poll_transmit(now, BUDGET, env)
+    responder.poll_transmit(Time::from_ns(now), BUDGET, env)
 }
 
 /// Maximum number of packets per call; no round has that many.

@@ -403,16 +403,18 @@ impl State {
         self.world.payload = flight.payload;
         let outcome = match direction {
             Direction::Request => {
-                let outcome = self
-                    .responder
-                    .handle_packet(self.now, &packet, &mut self.world);
+                let outcome =
+                    self.responder
+                        .handle_packet(Time::from_ns(self.now), &packet, &mut self.world);
                 self.due |= outcome.transmit;
                 outcome
             }
-            Direction::Response => {
-                self.requester
-                    .handle_packet(&mut self.slots, self.now, &packet, &mut self.world)
-            }
+            Direction::Response => self.requester.handle_packet(
+                &mut self.slots,
+                Time::from_ns(self.now),
+                &packet,
+                &mut self.world,
+            ),
         };
         self.world.payload = None;
         self.check(outcome.fatal || outcome.sqe);
@@ -425,16 +427,19 @@ impl State {
     }
 
     fn send(&mut self) {
-        let progress =
-            self.requester
-                .poll_transmit(&mut self.slots, self.now, u32::MAX, &mut self.world);
+        let progress = self.requester.poll_transmit(
+            &mut self.slots,
+            Time::from_ns(self.now),
+            u32::MAX,
+            &mut self.world,
+        );
         self.check(progress.fatal || progress.sqe);
     }
 
     fn answer(&mut self) {
-        let progress = self
-            .responder
-            .poll_transmit(self.now, u32::MAX, &mut self.world);
+        let progress =
+            self.responder
+                .poll_transmit(Time::from_ns(self.now), u32::MAX, &mut self.world);
         self.due = false;
         self.check(progress.fatal);
     }
@@ -585,11 +590,12 @@ impl Model for Connection {
                 if !(quiet && world.to_post == 0) {
                     state.timers -= 1;
                 }
-                state.now = state.requester.next_timeout()?.max(state.now);
-                let outcome =
-                    state
-                        .requester
-                        .handle_timeout(&mut state.slots, state.now, &mut state.world);
+                state.now = state.requester.next_timeout().map(Time::ns)?.max(state.now);
+                let outcome = state.requester.handle_timeout(
+                    &mut state.slots,
+                    Time::from_ns(state.now),
+                    &mut state.world,
+                );
                 state.check(outcome.fatal);
             }
             Action::PostReceive => {

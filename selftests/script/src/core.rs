@@ -13,7 +13,7 @@ use crate::packet::{Seen, ROCE_PORT};
 use rrxe_core::wire::{Feth, ImmDt};
 use rrxe_core::{
     AtomicOp, Destination, Fault, Mtu, Packet, RecoveryMode, RecvCompletion, RecvOpcode, Resource,
-    ResponderEvent, SendCompletion, SendOp, SendSlot, Service, Status,
+    ResponderEvent, SendCompletion, SendOp, SendSlot, Service, Status, Time,
 };
 use rrxe_testkit::{Buffer, Done, Frame, Host, Op, Operands, Request};
 use std::collections::VecDeque;
@@ -263,7 +263,7 @@ impl EndPoint for Core {
     fn advance(&mut self, nanoseconds: u64) -> Result<()> {
         let end = self.now + nanoseconds;
         for _ in 0..100_000 {
-            let timer = self.qp()?.host.requester.next_timeout();
+            let timer = self.qp()?.host.requester.next_timeout().map(Time::ns);
             let Some(at) = timer.filter(|at| *at <= end) else {
                 self.now = end;
                 return Ok(());

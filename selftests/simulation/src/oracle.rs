@@ -74,7 +74,7 @@ impl Side {
             return;
         };
         assert!(
-            self.paid < now + congestion::BURST,
+            self.paid < now + congestion::BURST.ns(),
             "a packet leaves before its time at the rate"
         );
         // Includes Ethernet, IPv4 and UDP headers, rounded as in the core.
@@ -257,8 +257,9 @@ impl Oracle {
     /// Returns the longest time, in nanoseconds, that the timers of this queue pair may wait.
     pub fn longest_wait(&self, qp: usize) -> u64 {
         let connection = self.connection(qp);
-        let timeout = requester::ack_timeout(connection.timeout).unwrap_or(0);
-        (4 * timeout.max(requester::MIN_ACK_TIMEOUT)).max(wire::rnr_timer(connection.rnr_timer))
+        let timeout = requester::ack_timeout(connection.timeout).unwrap_or_default();
+        let timeout = timeout.max(requester::MIN_ACK_TIMEOUT) * 4;
+        timeout.max(wire::rnr_timer(connection.rnr_timer)).ns()
     }
 
     pub fn schedule(&mut self, delay: u64, event: Event) {

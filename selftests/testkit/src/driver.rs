@@ -177,9 +177,9 @@ impl RequesterEnv for Driver {
         self.local_fault.map_or(Ok(()), Err)
     }
 
-    fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
+    fn reserve_rnr_retry(&mut self, now: Time) -> Time {
         self.rnr_retry.1 += 1;
-        self.rnr_retry.0.max(now)
+        now.max(Time::from_ns(self.rnr_retry.0))
     }
 }
 

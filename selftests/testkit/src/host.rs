@@ -8,6 +8,7 @@ use crate::{
 };
 use rrxe_core::{
     reorder, wire, Mtu, Outcome, Packet, Psn, RecoveryMode, Requester, SendSlot, Service, Status,
+    Time,
 };
 
 /// One endpoint: a queue pair and its driver.
@@ -177,10 +178,14 @@ impl Host {
         }
         let beyond = self.reorder_buffers[side].len();
         let told = if is_response {
-            self.requester
-                .on_buffered(&mut self.slots, now, beyond, &mut self.driver)
+            self.requester.on_buffered(
+                &mut self.slots,
+                Time::from_ns(now),
+                beyond,
+                &mut self.driver,
+            )
         } else {
-            self.responder.on_buffered(now, beyond)
+            self.responder.on_buffered(Time::from_ns(now), beyond)
         };
         outcome.merge(told);
         self.note(outcome.fatal, outcome.sqe);
@@ -191,12 +196,17 @@ impl Host {
     pub fn handle(&mut self, now: u64, packet: &Packet, payload: &[u8]) -> Outcome {
         self.driver.payload = payload.to_vec();
         let (outcome, expected) = if packet.is_response() {
-            let outcome =
-                self.requester
-                    .handle_packet(&mut self.slots, now, packet, &mut self.driver);
+            let outcome = self.requester.handle_packet(
+                &mut self.slots,
+                Time::from_ns(now),
+                packet,
+                &mut self.driver,
+            );
             (outcome, self.requester.expected_psn())
         } else {
-            let outcome = self.responder.handle_packet(now, packet, &mut self.driver);
+            let outcome =
+                self.responder
+                    .handle_packet(Time::from_ns(now), packet, &mut self.driver);
             (outcome, Psn::new(self.responder.expected_psn()))
         };
         if outcome.buffer {
@@ -217,21 +227,24 @@ impl Host {
 
     /// Handles expired timers of the requester.
     pub fn timeout(&mut self, now: u64) -> Outcome {
-        let outcome = self
-            .requester
-            .handle_timeout(&mut self.slots, now, &mut self.driver);
+        let outcome =
+            self.requester
+                .handle_timeout(&mut self.slots, Time::from_ns(now), &mut self.driver);
         self.note(outcome.fatal, outcome.sqe);
         outcome
     }
 
     /// Transmits the packets of both sides. Returns whether there are more.
     pub fn transmit(&mut self, now: u64) -> bool {
-        let a = self
-            .requester
-            .poll_transmit(&mut self.slots, now, self.budget, &mut self.driver);
+        let a = self.requester.poll_transmit(
+            &mut self.slots,
+            Time::from_ns(now),
+            self.budget,
+            &mut self.driver,
+        );
         let b = self
             .responder
-            .poll_transmit(now, self.budget, &mut self.driver);
+            .poll_transmit(Time::from_ns(now), self.budget, &mut self.driver);
         self.note(a.fatal || b.fatal, a.sqe);
         a.more || b.more
     }
@@ -259,9 +272,12 @@ impl Host {
     /// Flushes the send queue after an error.
     fn flush(&mut self) {
         while self.requester.is_flushing() {
-            let progress = self
-                .requester
-                .poll_transmit(&mut self.slots, 0, 0, &mut self.driver);
+            let progress = self.requester.poll_transmit(
+                &mut self.slots,
+                Time::from_ns(0),
+                0,
+                &mut self.driver,
+            );
             assert_eq!(progress.more, self.requester.is_flushing());
         }
     }

@@ -139,8 +139,14 @@ impl Pair {
 
     /// Returns the time of the next event.
     fn next_event(&self) -> Option<u64> {
-        let requesters = self.hosts.iter().map(|host| host.requester.next_timeout());
-        let responders = self.hosts.iter().map(|host| host.responder.next_timeout());
+        let requesters = self
+            .hosts
+            .iter()
+            .map(|host| host.requester.next_timeout().map(Time::ns));
+        let responders = self
+            .hosts
+            .iter()
+            .map(|host| host.responder.next_timeout().map(Time::ns));
         let events = requesters
             .chain(responders)
             .chain([self.flights.next_time()]);
@@ -165,6 +171,7 @@ impl Pair {
             if host
                 .requester
                 .next_timeout()
+                .map(Time::ns)
                 .is_some_and(|at| at <= self.now)
             {
                 let _ = host.timeout(self.now);

@@ -33,7 +33,7 @@ impl<P> ReorderBuffer<P> {
         let before = self.len();
         let buffered = Buffered {
             psn: packet.psn(),
-            arrived: now,
+            arrived: Time::from_ns(now),
             bytes: packet.payload_len,
             shares_memory: false,
             packet: (*packet, data),
@@ -68,9 +68,9 @@ impl<P> ReorderBuffer<P> {
 
     /// Drops the packets that have expired.
     pub fn expire(&mut self, now: u64) {
-        self.reorder.expire(&mut self.ring, now);
+        self.reorder.expire(&mut self.ring, Time::from_ns(now));
         let next = self.reorder.expires();
-        assert!(next.is_none_or(|at| at > now), "buffered for too long");
+        assert!(next.is_none_or(|at| at.ns() > now), "buffered for too long");
     }
 
     /// Returns the number of packets.

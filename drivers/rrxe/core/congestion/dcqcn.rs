@@ -9,6 +9,9 @@
 //!
 //! A [`RateLimiter`] also paces the window of a requester after a queue has overflowed.
 
+use crate::lengths::{times, total};
+use crate::{Increment, Span, Time};
+
 /// Minimum rate in bytes per second: 10 Mbit/s. At this rate a packet of 4096 bytes leaves every
 /// 3.3 ms, often enough for the usual timeouts of a peer (67 ms).
 pub const MIN_RATE: u64 = 10_000_000 / 8;
@@ -16,16 +19,15 @@ pub const MIN_RATE: u64 = 10_000_000 / 8;
 /// Rate at which the limit is removed, in bytes per second: 100 Gbit/s.
 pub const MAX_RATE: u64 = 100_000_000_000 / 8;
 
-/// Minimum time between two reductions of the rate, in nanoseconds (DCQCN's notification interval).
-pub const REDUCE_INTERVAL: u64 = 50_000;
+/// Minimum time between two reductions of the rate (DCQCN's notification interval).
+pub const REDUCE_INTERVAL: Span = Span::from_us(50);
 
-/// Interval without a notification after which the congestion estimate falls, in nanoseconds
-/// (DCQCN's timer of 55 us).
-pub const ALPHA_INTERVAL: u64 = 55_000;
+/// Interval without a notification after which the congestion estimate falls (DCQCN's timer).
+pub const ALPHA_INTERVAL: Span = Span::from_us(55);
 
-/// Interval without a notification after which the rate rises by a step, in nanoseconds (the
-/// hardware default of `rpg_time_reset`).
-pub const RAISE_INTERVAL: u64 = 300_000;
+/// Interval without a notification after which the rate rises by a step (the hardware default of
+/// `rpg_time_reset`).
+pub const RAISE_INTERVAL: Span = Span::from_us(300);
 
 /// Number of steps that halve the distance to the target rate (fast recovery), and then of steps
 /// that add [`ADDITIVE_INCREASE`] (DCQCN's F).
@@ -39,18 +41,18 @@ pub const ADDITIVE_INCREASE: u64 = 5_000_000 / 8;
 /// (`rpg_hai_rate`). The n-th step adds n times that, which ends any limit after 25 ms.
 pub const HYPER_INCREASE: u64 = 50_000_000 / 8;
 
-/// Burst size as time at the current rate, in nanoseconds. One packet may always leave.
-pub const BURST: u64 = 200_000;
+/// Burst size as time at the current rate. One packet may always leave.
+pub const BURST: Span = Span::from_us(200);
 
-/// Maximum interval between acknowledgement requests of a limited sender, in nanoseconds: at a low
-/// rate, a quarter of a window takes longer than a timeout.
-const ACK_INTERVAL: u64 = 1_000_000;
+/// Maximum interval between acknowledgement requests of a limited sender: at a low rate, a
+/// quarter of a window takes longer than a timeout.
+const ACK_INTERVAL: Span = Span::from_us(1_000);
 
 /// Log2 of the measurement window in nanoseconds: 2^20 ns are about a millisecond.
 const WINDOW_SHIFT: u32 = 20;
 
 /// Bytes of headers in front of a packet: Ethernet, IPv4, UDP.
-const OVERHEAD: u64 = 14 + 20 + 8;
+const OVERHEAD: usize = 14 + 20 + 8;
 
 /// A congestion estimate of 1.0.
 const ONE: u64 = 1 << 16;
@@ -70,15 +72,15 @@ struct Limit {
     /// Steps taken since the last notification.
     steps: u32,
     /// Time of the last reduction of the rate.
-    reduced: u64,
+    reduced: Time,
     /// Start of the current [`ALPHA_INTERVAL`].
-    alpha_from: u64,
+    alpha_from: Time,
     /// Start of the current [`RAISE_INTERVAL`].
-    raise_from: u64,
+    raise_from: Time,
     /// Nanoseconds per byte, times 2^16.
     ns_per_byte: u64,
     /// Time of the last acknowledgement request.
-    asked: u64,
+    asked: Time,
 }
 
 /// Rate limiter of one half of a queue pair, which also paces the packets of a window. By default
@@ -90,27 +92,27 @@ pub struct RateLimiter {
     /// Bytes per second in earlier windows.
     measured: u64,
     limit: Option<Limit>,
-    /// Mean time between paced packets, in nanoseconds; 0 for no pacing.
-    interval: u64,
+    /// Mean time between paced packets; zero for no pacing.
+    interval: Span,
     /// Time at which the packets handed over would have left at exactly the permitted rate.
-    paid_until: u64,
+    paid_until: Time,
     /// When to poll again for a delayed packet; `None` if no packet is delayed.
-    pub wakeup: Option<u64>,
+    pub wakeup: Option<Time>,
 }
 
 impl RateLimiter {
     /// Admits a packet, or notes that it is delayed. Returns whether it may leave now. If not,
     /// [`RateLimiter::wakeup`] says when.
     #[inline]
-    pub fn admit(&mut self, now: u64) -> bool {
+    pub fn admit(&mut self, now: Time) -> bool {
         self.wakeup = None;
         self.advance(now);
         if self.is_unlimited() {
             return true;
         }
         // Waking up after half of the burst is paid for takes fewer timers, and is never too late.
-        let waits = self.paid_until >= now.saturating_add(BURST);
-        self.wakeup = waits.then_some(self.paid_until.saturating_sub(BURST >> 1));
+        let waits = self.paid_until >= now + BURST;
+        self.wakeup = waits.then(|| self.paid_until - BURST / 2);
         debug_assert!(
             self.wakeup.is_none_or(|at| at > now),
             "a delayed packet may leave now"
@@ -121,35 +123,33 @@ impl RateLimiter {
     /// Returns whether there is neither a rate limit nor pacing.
     #[inline]
     pub fn is_unlimited(&self) -> bool {
-        self.limit.is_none() && self.interval == 0
+        self.limit.is_none() && self.interval.is_zero()
     }
 
     /// Returns the number of packets that may leave at once, if one may leave.
     #[inline]
-    pub fn burst(&self, now: u64) -> u32 {
+    pub fn burst(&self, now: Time) -> u32 {
         match self.limit {
             Some(_) => 1,
             None => {
-                let credit = now.saturating_add(BURST).saturating_sub(self.paid_until);
+                let credit = (now + BURST).since(self.paid_until);
                 let packets = credit.checked_div(self.interval);
                 packets.map_or(u32::MAX, |packets| packets.clamp(1, 1 << 16) as u32)
             }
         }
     }
 
-    /// Sets the mean time between packets, in nanoseconds; 0 ends pacing.
+    /// Sets the mean time between packets; zero ends pacing.
     #[inline]
-    pub fn pace(&mut self, interval: u64) {
+    pub fn pace(&mut self, interval: Span) {
         self.interval = interval;
     }
 
     /// Accounts for `packets` packets handed over, each with a UDP payload of `len` bytes.
     #[inline]
-    pub fn sent(&mut self, now: u64, len: u32, packets: u32) {
-        let bytes = u64::from(len)
-            .saturating_add(OVERHEAD)
-            .saturating_mul(packets.into());
-        let window = now >> WINDOW_SHIFT;
+    pub fn sent(&mut self, now: Time, len: u32, packets: u32) {
+        let bytes = times(packets, total([len as usize, OVERHEAD]) as u32);
+        let window = now.ns() >> WINDOW_SHIFT;
         if window != self.window {
             self.measured = self.measured_at(window);
             self.window = window;
@@ -158,23 +158,23 @@ impl RateLimiter {
         self.window_bytes = self.window_bytes.saturating_add(bytes);
         if !self.is_unlimited() {
             let limit = self.limit.map_or(0, |limit| limit.ns_per_byte);
-            let ns = bytes.saturating_mul(limit) >> 16;
-            let ns = ns.max(self.interval.saturating_mul(packets.into()));
-            self.paid_until = self.paid_until.max(now).saturating_add(ns);
+            let time = Span::from_ns(bytes.saturating_mul(limit) >> 16);
+            let time = time.max(self.interval * packets);
+            self.paid_until = self.paid_until.max(now) + time;
         }
     }
 
     /// Handles a notification: lowers the rate. Returns whether it did, which it does neither twice
     /// within [`REDUCE_INTERVAL`] nor below [`MIN_RATE`].
-    pub fn on_cnp(&mut self, now: u64) -> bool {
-        let measured = self.measured_at(now >> WINDOW_SHIFT);
+    pub fn on_cnp(&mut self, now: Time) -> bool {
+        let measured = self.measured_at(now.ns() >> WINDOW_SHIFT);
         if measured == 0 {
             // This sender did not cause the congestion.
             return false;
         }
         self.advance(now);
         let mut limit = match self.limit {
-            Some(limit) if now.saturating_sub(limit.reduced) < REDUCE_INTERVAL => {
+            Some(limit) if now.since(limit.reduced) < REDUCE_INTERVAL => {
                 return false;
             }
             Some(limit) => limit,
@@ -186,8 +186,7 @@ impl RateLimiter {
             },
         };
         // A limit far above the sent rate has no effect, but a pause must not lower it too far.
-        let twice = measured.saturating_mul(2);
-        limit.current = limit.current.min(twice.max(limit.current >> 1));
+        limit.current = limit.current.min((measured << 1).max(limit.current >> 1));
         if limit.current <= MIN_RATE && self.limit.is_none() {
             // The sender is already below the minimum rate.
             return false;
@@ -198,10 +197,10 @@ impl RateLimiter {
             limit.target = limit.current.max(MIN_RATE);
         }
         let cut = limit.current.saturating_mul(limit.alpha) >> 17;
-        limit.current = limit.current.saturating_sub(cut);
+        limit.current = limit.current.abs_diff(cut);
         limit.alpha = limit
             .alpha
-            .saturating_add(ONE.saturating_sub(limit.alpha) >> WEIGHT_SHIFT);
+            .saturating_add(ONE.abs_diff(limit.alpha) >> WEIGHT_SHIFT);
         limit.steps = 0;
         limit.reduced = now;
         limit.alpha_from = now;
@@ -220,9 +219,9 @@ impl RateLimiter {
     /// Notes that a packet is about to leave. Returns whether it must ask for an acknowledgement
     /// because of the low rate.
     #[inline]
-    pub fn take_ackreq(&mut self, now: u64) -> bool {
+    pub fn take_ackreq(&mut self, now: Time) -> bool {
         match &mut self.limit {
-            Some(limit) if now.saturating_sub(limit.asked) >= ACK_INTERVAL => {
+            Some(limit) if now.since(limit.asked) >= ACK_INTERVAL => {
                 limit.asked = now;
                 true
             }
@@ -231,7 +230,7 @@ impl RateLimiter {
     }
 
     /// Returns the rate limit in bytes per second; `None` without a limit.
-    pub fn limit(&self, now: u64) -> Option<u64> {
+    pub fn limit(&self, now: Time) -> Option<u64> {
         let mut then = *self;
         then.advance(now);
         then.limit.map(|limit| limit.current)
@@ -242,31 +241,32 @@ impl RateLimiter {
     fn measured_at(&self, window: u64) -> u64 {
         let scale = |bytes: u64| bytes.saturating_mul(1_000_000_000) >> WINDOW_SHIFT;
         let latest = scale(self.window_bytes);
-        match window.saturating_sub(self.window).min(63) as u32 {
-            0 => latest.max(self.measured),
-            past => latest.max(self.measured >> 1) >> past.saturating_sub(1),
+        let past = window.saturating_sub(self.window).min(63) as u32;
+        match past.checked_sub(1) {
+            None => latest.max(self.measured),
+            Some(halvings) => latest.max(self.measured >> 1) >> halvings,
         }
     }
 
     /// Applies the steps that are due at `now`.
-    fn advance(&mut self, now: u64) {
+    fn advance(&mut self, now: Time) {
         let Some(limit) = &mut self.limit else {
             return;
         };
-        while now.saturating_sub(limit.raise_from) >= RAISE_INTERVAL {
-            limit.raise_from = limit.raise_from.saturating_add(RAISE_INTERVAL);
+        while now.since(limit.raise_from) >= RAISE_INTERVAL {
+            limit.raise_from += RAISE_INTERVAL;
             if limit.raise() {
                 self.limit = None;
                 return;
             }
         }
         // The number of rounds is bounded by the raise steps of a limited sender.
-        while limit.alpha != 0 && now.saturating_sub(limit.alpha_from) >= ALPHA_INTERVAL {
-            limit.alpha_from = limit.alpha_from.saturating_add(ALPHA_INTERVAL);
-            limit.alpha = limit.alpha.saturating_sub(limit.alpha >> WEIGHT_SHIFT);
+        while limit.alpha != 0 && now.since(limit.alpha_from) >= ALPHA_INTERVAL {
+            limit.alpha_from += ALPHA_INTERVAL;
+            limit.alpha = limit.alpha.abs_diff(limit.alpha >> WEIGHT_SHIFT);
         }
         debug_assert!(
-            now.saturating_sub(limit.raise_from) < RAISE_INTERVAL,
+            now.since(limit.raise_from) < RAISE_INTERVAL,
             "a step is left that is due"
         );
     }
@@ -275,16 +275,14 @@ impl RateLimiter {
 impl Limit {
     /// Raises the rate by a step. Returns whether the limit is removed.
     fn raise(&mut self) -> bool {
-        self.steps = self.steps.saturating_add(1);
-        let additive = self.steps.saturating_sub(RECOVERY_STEPS);
-        let hyper = additive.saturating_sub(RECOVERY_STEPS);
-        let increase = match (additive, hyper) {
-            (0, _) => 0,
-            (_, 0) => ADDITIVE_INCREASE,
-            _ => HYPER_INCREASE.saturating_mul(hyper.into()),
+        self.steps.increment();
+        let increase = match self.steps.checked_sub(2 * RECOVERY_STEPS) {
+            Some(hyper @ 1..) => times(hyper, HYPER_INCREASE as u32),
+            _ if self.steps > RECOVERY_STEPS => ADDITIVE_INCREASE,
+            _ => 0,
         };
         self.target = self.target.saturating_add(increase);
-        self.current = self.current.saturating_add(self.target) >> 1;
+        self.current = self.current.midpoint(self.target);
         self.set();
         self.current >= MAX_RATE
     }

@@ -4,7 +4,7 @@
 
 use super::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
-use crate::Mtu;
+use crate::{Mtu, Span, Time};
 
 /// A limit of packets in flight that nothing changes, without a limit of the rate.
 #[derive(Clone, Copy, Debug)]
@@ -34,27 +34,27 @@ impl CongestionControl for FixedWindow {
         (self.0 >> 2).max(1)
     }
 
-    fn admit(&mut self, _now: u64) -> bool {
+    fn admit(&mut self, _now: Time) -> bool {
         true
     }
 
-    fn wakeup(&self) -> Option<u64> {
+    fn wakeup(&self) -> Option<Time> {
         None
     }
 
     fn stop_waiting(&mut self) {}
 
-    fn burst(&self, _now: u64) -> u32 {
+    fn burst(&self, _now: Time) -> u32 {
         u32::MAX
     }
 
-    fn take_ackreq(&mut self, _now: u64) -> bool {
+    fn take_ackreq(&mut self, _now: Time) -> bool {
         false
     }
 
-    fn on_sent(&mut self, _now: u64, _len: u32, _packets: u32) {}
+    fn on_sent(&mut self, _now: Time, _len: u32, _packets: u32) {}
 
-    fn on_flight(&mut self, _una: Psn, _now: u64) {}
+    fn on_flight(&mut self, _una: Psn, _now: Time) {}
 
     fn on_ack(&mut self, _acknowledgement: &Acknowledgement) {}
 
@@ -72,9 +72,9 @@ impl CongestionControl for FixedWindow {
         false
     }
 
-    fn on_drained(&mut self, _time: u64) {}
+    fn on_drained(&mut self, _time: Span) {}
 
-    fn on_cnp(&mut self, _now: u64) -> bool {
+    fn on_cnp(&mut self, _now: Time) -> bool {
         false
     }
 }

@@ -16,7 +16,7 @@ mod window;
 
 use crate::psn::Psn;
 use crate::wire::{Bth, Opcode};
-use crate::{packet::CNP_RESERVED, Mtu, Payload, TxPacket};
+use crate::{packet::CNP_RESERVED, Mtu, Payload, Span, Time, TxPacket};
 use core::fmt::Debug;
 
 pub use dcqcn::{
@@ -42,14 +42,14 @@ pub(crate) fn cnp(dest_qpn: u32) -> TxPacket {
 /// Decides which marked packets of a queue pair cause a notification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotificationPoint {
-    last: Option<u64>,
+    last: Option<Time>,
 }
 
 impl NotificationPoint {
     /// Handles a marked packet that arrived at `now`. Returns whether to send a notification, at
-    /// most one per `interval` nanoseconds (L-02).
-    pub fn marked(&mut self, now: u64, interval: u64) -> bool {
-        let is_over = |last: u64| now.saturating_sub(last) >= interval;
+    /// most one per `interval` (L-02).
+    pub fn marked(&mut self, now: Time, interval: Span) -> bool {
+        let is_over = |last: Time| now.since(last) >= interval;
         let due = self.last.is_none_or(is_over);
         if due {
             self.last = Some(now);
@@ -61,18 +61,18 @@ impl NotificationPoint {
 /// An acknowledgement of packets that had not been acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Acknowledgement {
-    /// Time of its arrival, in nanoseconds.
-    pub now: u64,
+    /// Time of its arrival.
+    pub now: Time,
     /// The oldest PSN that is not acknowledged now.
     pub una: Psn,
     /// Number of packets acknowledged.
     pub packets: u32,
-    /// The shortest round trip, in nanoseconds; 0 if unknown.
-    pub min_rtt: u64,
+    /// The shortest round trip; zero if unknown.
+    pub min_rtt: Span,
     /// The shortest round trip of the present path, which may have become longer.
-    pub base_rtt: u64,
-    /// The smoothed round trip, in nanoseconds.
-    pub srtt: u64,
+    pub base_rtt: Span,
+    /// The smoothed round trip.
+    pub srtt: Span,
     /// Packets have waited in a queue on the path lately.
     pub queues: bool,
     /// Packets that had arrived earlier may be acknowledged only now, because one was missing.
@@ -112,27 +112,27 @@ pub trait CongestionControl: Clone + Debug + Default {
 
     /// Admits a packet, or notes that the rate delays it. Returns whether it may leave now. If not,
     /// [`CongestionControl::wakeup`] says when.
-    fn admit(&mut self, now: u64) -> bool;
+    fn admit(&mut self, now: Time) -> bool;
 
-    /// Returns when to poll again for a packet that the rate has delayed, in nanoseconds; `None` if
-    /// no packet is delayed.
-    fn wakeup(&self) -> Option<u64>;
+    /// Returns when to poll again for a packet that the rate has delayed; `None` if no
+    /// packet is delayed.
+    fn wakeup(&self) -> Option<Time>;
 
     /// Forgets that a packet is delayed.
     fn stop_waiting(&mut self);
 
     /// Returns the number of packets that may be sent at once; 1 or more if one may be sent.
-    fn burst(&self, now: u64) -> u32;
+    fn burst(&self, now: Time) -> u32;
 
     /// Notes that a packet is about to leave. Returns whether it must ask for an acknowledgement
     /// because of a low rate.
-    fn take_ackreq(&mut self, now: u64) -> bool;
+    fn take_ackreq(&mut self, now: Time) -> bool;
 
     /// Accounts for `packets` packets handed over, each with a UDP payload of `len` bytes.
-    fn on_sent(&mut self, now: u64, len: u32, packets: u32);
+    fn on_sent(&mut self, now: Time, len: u32, packets: u32);
 
     /// Notes that a flight begins: `una` is sent, and nothing is in flight.
-    fn on_flight(&mut self, una: Psn, now: u64);
+    fn on_flight(&mut self, una: Psn, now: Time);
 
     /// Handles an acknowledgement.
     fn on_ack(&mut self, acknowledgement: &Acknowledgement);
@@ -151,12 +151,11 @@ pub trait CongestionControl: Clone + Debug + Default {
     /// window.
     fn on_peer(&mut self, drops: bool) -> bool;
 
-    /// Notes how long the answer to a repair took while the queues on the path were empty, in
-    /// nanoseconds.
-    fn on_drained(&mut self, time: u64);
+    /// Notes how long the answer to a repair took while the queues on the path were empty.
+    fn on_drained(&mut self, time: Span);
 
     /// Handles a congestion notification. Returns whether it reduces the rate.
-    fn on_cnp(&mut self, now: u64) -> bool;
+    fn on_cnp(&mut self, now: Time) -> bool;
 }
 
 /// The congestion control of rrxe: a window that losses reduce, and the rate of DCQCN.
@@ -189,12 +188,12 @@ impl CongestionControl for Congestion {
     }
 
     #[inline]
-    fn admit(&mut self, now: u64) -> bool {
+    fn admit(&mut self, now: Time) -> bool {
         self.rate.admit(now)
     }
 
     #[inline]
-    fn wakeup(&self) -> Option<u64> {
+    fn wakeup(&self) -> Option<Time> {
         self.rate.wakeup
     }
 
@@ -204,22 +203,22 @@ impl CongestionControl for Congestion {
     }
 
     #[inline]
-    fn burst(&self, now: u64) -> u32 {
+    fn burst(&self, now: Time) -> u32 {
         self.rate.burst(now)
     }
 
     #[inline]
-    fn take_ackreq(&mut self, now: u64) -> bool {
+    fn take_ackreq(&mut self, now: Time) -> bool {
         self.rate.take_ackreq(now)
     }
 
     #[inline]
-    fn on_sent(&mut self, now: u64, len: u32, packets: u32) {
+    fn on_sent(&mut self, now: Time, len: u32, packets: u32) {
         self.rate.sent(now, len, packets);
     }
 
     #[inline]
-    fn on_flight(&mut self, una: Psn, now: u64) {
+    fn on_flight(&mut self, una: Psn, now: Time) {
         self.window.count_from(una, now, false);
     }
 
@@ -231,7 +230,7 @@ impl CongestionControl for Congestion {
             interval.is_none() || self.window.is_paced(),
             "a window without pacing has an interval"
         );
-        self.rate.pace(interval.unwrap_or(0));
+        self.rate.pace(interval.unwrap_or_default());
     }
 
     fn on_loss(&mut self, loss: &PacketLoss) -> bool {
@@ -241,7 +240,7 @@ impl CongestionControl for Congestion {
     fn on_late(&mut self, una: Psn) {
         self.window.on_late(una);
         if !self.window.is_paced() {
-            self.rate.pace(0);
+            self.rate.pace(Span::ZERO);
         }
     }
 
@@ -253,11 +252,11 @@ impl CongestionControl for Congestion {
         self.window.is_reduced_by(|window| window.on_peer(drops))
     }
 
-    fn on_drained(&mut self, time: u64) {
+    fn on_drained(&mut self, time: Span) {
         self.window.on_drained(time);
     }
 
-    fn on_cnp(&mut self, now: u64) -> bool {
+    fn on_cnp(&mut self, now: Time) -> bool {
         self.rate.on_cnp(now)
     }
 }

@@ -17,8 +17,9 @@
 //! acknowledgements between losses.
 
 use super::{Acknowledgement, PacketLoss};
+use crate::lengths::times;
 use crate::psn::Psn;
-use crate::Mtu;
+use crate::{Increment, Mtu, Span, Time};
 
 /// Limit of packets in flight, unless the path holds more.
 pub const WINDOW: u32 = 256;
@@ -47,9 +48,9 @@ const MIN_WINDOW: u32 = 32;
 /// packets instead of an eighth.
 const LOSS_FREE: u32 = 256;
 
-/// Minimum time of a measurement for such a peer, in nanoseconds: on a short path a burst lasts
+/// Minimum time of a measurement for such a peer: on a short path a burst lasts
 /// several round trips.
-const MIN_MEASUREMENT: u64 = 2_000_000;
+const MIN_MEASUREMENT: Span = Span::from_us(2_000);
 
 /// Counts of the lost and the acknowledged packets, of the last few hundred.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +84,7 @@ impl LossRate {
 
     /// Returns whether more than an eighth of the packets is lost.
     fn is_high(&self) -> bool {
-        self.lost.saturating_mul(8) > self.acknowledged
+        self.lost > self.acknowledged / 8
     }
 }
 
@@ -119,12 +120,12 @@ pub struct Window {
     delivered: u32,
     /// Measured capacity of the path: the largest such number.
     capacity: u32,
-    /// Shortest round trip at the time of that measurement, in nanoseconds.
-    round_trip: u64,
+    /// Shortest round trip at the time of that measurement.
+    round_trip: Span,
     /// Packets acknowledged since the last loss.
     loss_free: u32,
-    /// Start of the count of acknowledged packets that measures the capacity, in nanoseconds.
-    count_since: u64,
+    /// Start of the count of acknowledged packets that measures the capacity.
+    count_since: Time,
     count_from: Psn,
     /// A packet was lost: packets that had arrived earlier may be counted only now.
     disturbed: bool,
@@ -143,9 +144,9 @@ impl Default for Window {
             is_recovering: false,
             delivered: 0,
             capacity: 0,
-            round_trip: 0,
+            round_trip: Span::ZERO,
             loss_free: 0,
-            count_since: 0,
+            count_since: Time::default(),
             count_from: Psn::default(),
             disturbed: false,
         }
@@ -168,7 +169,13 @@ impl Window {
         } else {
             self.size
         };
-        self.size.saturating_add(more).min(MAX_WINDOW)
+        self.enlarged(more, MAX_WINDOW)
+    }
+
+    /// Returns the size with `more` packets, up to a maximum.
+    #[inline]
+    fn enlarged(&self, more: u32, max: u32) -> u32 {
+        self.size.saturating_add(more).min(max)
     }
 
     /// Sets the size of the first flight: 64 KiB, or as for any peer if the peer is known to drop
@@ -205,13 +212,11 @@ impl Window {
         self.threshold != u32::MAX && !self.drops
     }
 
-    /// Returns the time between two packets, in nanoseconds, if they are paced: a window takes four
+    /// Returns the time between two packets, if they are paced: a window takes four
     /// fifths of a round trip (RFC 9002, 7.7).
     #[inline]
-    pub(super) fn interval(&self, srtt: u64) -> Option<u64> {
-        let size = u64::from(self.size).saturating_mul(5);
-        let interval = srtt.saturating_mul(4).checked_div(size);
-        interval.filter(|_| self.is_paced())
+    pub(super) fn interval(&self, srtt: Span) -> Option<Span> {
+        self.is_paced().then(|| srtt * 4 / 5 / self.size)
     }
 
     /// Handles an acknowledgement.
@@ -273,7 +278,7 @@ impl Window {
     pub(super) fn on_loss(&mut self, loss: &PacketLoss) {
         if self.drops {
             self.loss_free = 0;
-            self.capacity = self.capacity.saturating_sub(self.capacity >> 4);
+            self.capacity = self.capacity.abs_diff(self.capacity >> 4);
             self.size = (self.size >> 1).max(MIN_WINDOW).max(self.capacity);
             return;
         }
@@ -288,7 +293,7 @@ impl Window {
             until: loss.max,
             before: Some((self.size, self.threshold)),
         });
-        let reduced = self.size.saturating_mul(7).checked_div(10).unwrap_or(0);
+        let reduced = (times(7, self.size) / 10) as u32;
         let delivered = self.delivered.saturating_add(self.delivered >> 1);
         self.size = reduced.max(delivered.min(self.size)).max(MIN_SHARE);
         self.threshold = self.size;
@@ -336,16 +341,15 @@ impl Window {
     }
 
     /// Scales the measured capacity, which included queued packets, to a newly measured shortest
-    /// round trip, in nanoseconds.
-    pub(super) fn on_drained(&mut self, time: u64) {
+    /// round trip.
+    pub(super) fn on_drained(&mut self, time: Span) {
         let shorter = time.min(self.round_trip);
-        let capacity = u64::from(self.capacity).saturating_mul(shorter);
-        let capacity = capacity.checked_div(self.round_trip).unwrap_or(0);
+        let capacity = within(self.capacity, self.round_trip, shorter);
         debug_assert!(
-            capacity <= self.capacity.into(),
+            capacity <= self.capacity,
             "a shorter round trip raises the capacity"
         );
-        self.capacity = capacity as u32;
+        self.capacity = capacity;
         self.round_trip = shorter;
     }
 
@@ -354,21 +358,21 @@ impl Window {
     fn grow(&mut self, packets: u32, queues: bool) {
         debug_assert!(packets != 0, "an acknowledgement of no packet");
         self.loss_rate.on_ack(packets);
+        let acknowledged = self.acknowledged.saturating_add(packets);
         if self.size < self.threshold {
             let first = self.threshold == u32::MAX;
             let more = if queues && first {
-                let acknowledged = self.acknowledged.saturating_add(packets);
                 self.acknowledged = acknowledged & 3;
                 acknowledged >> 2
             } else {
                 packets
             };
-            self.size = self.size.saturating_add(more).min(self.threshold);
+            self.size = self.enlarged(more, self.threshold);
         } else {
-            self.acknowledged = self.acknowledged.saturating_add(packets);
-            if self.acknowledged >= self.size {
-                self.acknowledged = self.acknowledged.saturating_sub(self.size);
-                self.size = self.size.saturating_add(1);
+            self.acknowledged = acknowledged;
+            if acknowledged >= self.size {
+                self.acknowledged = acknowledged.abs_diff(self.size);
+                self.size.increment();
             }
         }
         self.size = self.size.min(self.ceiling);
@@ -380,19 +384,19 @@ impl Window {
         let more = if self.loss_free > LOSS_FREE {
             packets >> 1
         } else {
-            packets.saturating_add(7) >> 3
+            packets.div_ceil(8)
         };
         // On a short path, whose capacity is about one burst, the measured value may be just a
         // burst.
-        let twice = self.capacity.saturating_mul(2);
-        let burst = (twice.saturating_mul(2)).saturating_sub(MIN_WINDOW << 1);
+        let twice = self.capacity << 1;
+        let burst = (twice << 1).saturating_sub(MIN_WINDOW << 1);
         let max = twice.min(burst).max(MIN_WINDOW).max(self.size);
-        self.size = self.size.saturating_add(more).min(max);
+        self.size = self.enlarged(more, max);
     }
 
     /// Starts a count of acknowledged packets.
     #[inline]
-    pub(super) fn count_from(&mut self, una: Psn, now: u64, disturbed: bool) {
+    pub(super) fn count_from(&mut self, una: Psn, now: Time, disturbed: bool) {
         self.count_since = now;
         self.count_from = una;
         self.disturbed = disturbed;
@@ -406,30 +410,26 @@ impl Window {
     /// never run empty.) To a peer that drops out-of-order packets it grows to that only.
     #[inline]
     fn measure(&mut self, ack: &Acknowledgement) {
-        let time = ack.now.saturating_sub(self.count_since);
-        if time == 0 {
+        let time = ack.now.since(self.count_since);
+        if time.is_zero() {
             // These were acknowledged before the count began.
             self.count_from = ack.una;
             return;
         }
         let round_trips = if self.disturbed { 4 } else { 2 };
         let least = if self.drops {
-            ack.min_rtt.saturating_mul(round_trips).max(MIN_MEASUREMENT)
+            (ack.min_rtt * round_trips).max(MIN_MEASUREMENT)
         } else {
-            ack.srtt.saturating_mul(round_trips)
+            ack.srtt * round_trips
         };
-        if ack.min_rtt == 0 || time < least {
+        if ack.min_rtt.is_zero() || time < least {
             return;
         }
-        let acknowledged = u64::from(ack.una.since(self.count_from));
-        let within = |round_trip: u64| {
-            let packets = acknowledged.saturating_mul(round_trip).checked_div(time);
-            packets.unwrap_or(0).min(u64::from(MAX_WINDOW >> 1)) as u32
-        };
-        let measured = within(ack.min_rtt);
+        let acknowledged = ack.una.since(self.count_from);
+        let measured = within(acknowledged, time, ack.min_rtt);
         // Times in which a missing packet delayed acknowledgements make it look smaller.
-        let lower = self.delivered.saturating_add(7) >> 3;
-        self.delivered = measured.max(self.delivered.saturating_sub(lower));
+        let lower = self.delivered.div_ceil(8);
+        self.delivered = measured.max(self.delivered.abs_diff(lower));
         if measured >= self.capacity {
             self.capacity = measured;
             self.round_trip = ack.min_rtt;
@@ -437,11 +437,20 @@ impl Window {
         if self.drops {
             self.size = self.size.max(measured);
         } else {
-            let twice = within(ack.base_rtt).saturating_mul(2);
+            let twice = within(acknowledged, time, ack.base_rtt) << 1;
             self.ceiling = self.ceiling.max(twice);
         }
         self.count_from(ack.una, ack.now, ack.disturbed);
     }
+}
+
+/// Returns how many packets are in `part` of a time, if the `whole` time has `packets`: at most
+/// half of the largest window.
+#[inline]
+fn within(packets: u32, whole: Span, part: Span) -> u32 {
+    let packets = u64::from(packets).saturating_mul(part.ns());
+    let packets = packets.checked_div(whole.ns()).unwrap_or(0);
+    packets.min(u64::from(MAX_WINDOW >> 1)) as u32
 }
 
 #[cfg(test)]

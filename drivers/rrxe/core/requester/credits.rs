@@ -11,32 +11,32 @@
 use super::{DriverPart, Requester, SendOp, SendSlot};
 use crate::congestion::CongestionControl;
 use crate::wire::{credits, Operation, Syndrome};
-use crate::{Ext, Packet};
+use crate::{Ext, Packet, RingCounter};
 
 /// Counts of messages that consume a receive work request of the peer, since Reset. They wrap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credits {
     /// Messages whose last packet was sent; a rewind sets it back.
-    pub(super) sent: u32,
+    pub(super) sent: RingCounter,
     /// Messages completed.
-    pub(super) completed: u32,
+    pub(super) completed: RingCounter,
     /// Value of `sent` up to which messages may be sent; `None` without a limit.
-    limit: Option<u32>,
+    limit: Option<RingCounter>,
 }
 
 impl Credits {
     /// Notes that the last packet of a message was sent.
     #[inline]
     pub(super) fn on_sent<L>(&mut self, op: &SendOp<L>) {
-        self.sent = self.sent.wrapping_add(u32::from(op.uses_receive()));
+        self.sent = self.sent.add(op.uses_receive().into());
     }
 
     /// Notes that the oldest message is complete.
     #[inline]
     pub(super) fn on_completed<L>(&mut self, op: &SendOp<L>) {
-        self.completed = self.completed.wrapping_add(u32::from(op.uses_receive()));
+        self.completed = self.completed.add(op.uses_receive().into());
         debug_assert!(
-            self.sent == self.completed || is_beyond(self.sent, self.completed),
+            !self.completed.is_after(self.sent),
             "a message completes that was not sent"
         );
     }
@@ -44,7 +44,7 @@ impl Credits {
     /// Returns whether another message may be sent.
     fn is_left(&self) -> bool {
         self.limit
-            .is_none_or(|limit| self.sent == self.completed || is_beyond(limit, self.sent))
+            .is_none_or(|limit| self.sent == self.completed || limit.is_after(self.sent))
     }
 
     /// Applies a credit code, which counts from the completed messages. The limit only rises.
@@ -53,20 +53,15 @@ impl Credits {
             self.limit = None;
             return;
         };
-        let granted = self.completed.wrapping_add(more);
-        if self.limit.is_none_or(|limit| is_beyond(granted, limit)) {
+        let granted = self.completed.add(more);
+        if self.limit.is_none_or(|limit| granted.is_after(limit)) {
             self.limit = Some(granted);
         }
         debug_assert!(
-            self.limit.is_some_and(|limit| !is_beyond(granted, limit)),
+            self.limit.is_some_and(|limit| !granted.is_after(limit)),
             "the peer granted more than the limit"
         );
     }
-}
-
-/// Returns whether one counter is ahead of the other, by less than half of the range.
-fn is_beyond(counter: u32, other: u32) -> bool {
-    counter.wrapping_sub(other).wrapping_sub(1) < u32::MAX >> 1
 }
 
 impl<C: CongestionControl> Requester<C> {

@@ -9,6 +9,7 @@ use super::request::SlotState;
 use super::{DriverPart, RecoveryMode, Requester, SendSlot, State};
 use crate::congestion::CongestionControl;
 use crate::psn::MAX_OUTSTANDING;
+use crate::Stat;
 
 /// Maximum number of work requests that are examined after an event.
 const MAX_EXAMINED: u32 = 64;
@@ -33,9 +34,9 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Asserts the order of the cursors in the ring of slots.
     fn assert_cursors<P: DriverPart>(&self, slots: &[SendSlot<P>]) {
-        let outstanding = self.queue.head.wrapping_sub(self.queue.tail);
+        let outstanding = self.outstanding();
         debug_assert!(
-            self.queue.next.wrapping_sub(self.queue.tail) <= outstanding,
+            self.queue.next.since(self.queue.tail) <= outstanding,
             "a work request is sent that was not posted"
         );
         debug_assert!(
@@ -82,9 +83,9 @@ impl<C: CongestionControl> Requester<C> {
             timed.is_none_or(|psn| self.is_outstanding(psn)),
             "the timed packet is acknowledged"
         );
-        let ahead = self.credits.sent.wrapping_sub(self.credits.completed);
+        let ahead = self.credits.sent.since(self.credits.completed);
         debug_assert!(
-            ahead <= self.queue.next.wrapping_sub(self.queue.tail),
+            ahead <= self.queue.next.since(self.queue.tail),
             "more messages use credits than were sent"
         );
     }
@@ -170,7 +171,7 @@ impl<C: CongestionControl> Requester<C> {
             !asked || tail.is_some_and(|slot| slot.op.is_read_or_atomic()),
             "a READ was asked for again that is complete"
         );
-        let (mut number, mut psn, mut reads) = (self.queue.tail, self.psn.una, 0_u32);
+        let (mut number, mut psn, mut reads) = (self.queue.tail, self.psn.una, Stat::default());
         let mut waiting = false;
         for _ in 0..MAX_EXAMINED {
             let Some(slot) = self.slot(slots, number) else {
@@ -190,14 +191,14 @@ impl<C: CongestionControl> Requester<C> {
                     "the PSNs of two work requests are not adjacent"
                 );
                 psn = slot.last_psn().next();
-                reads = reads.wrapping_add(u32::from(slot.op.is_read_or_atomic()));
+                reads.add(slot.op.is_read_or_atomic().into());
                 let last = slot.op.is_read() || slot.progress.packets == 1;
                 debug_assert!(
                     !last || slot.last_psn().since(self.psn.una) < self.psn.end.since(self.psn.una),
                     "a request was sent without all of its PSNs"
                 );
             }
-            number = number.wrapping_add(1);
+            number.advance();
         }
         if self.slot(slots, number).is_none() {
             debug_assert!(
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
     use crate::congestion::FixedWindow;
     use crate::psn::Psn;
-    use crate::Service;
+    use crate::{RingCounter, Service, Time};
 
     /// Makes a requester without work requests impossible, and checks it.
     fn seed(change: impl FnOnce(&mut Requester<FixedWindow>, &mut [SendSlot])) {
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a work request is sent that was not posted")]
     fn crossed_cursors() {
-        seed(|requester, _| requester.queue.next = 1);
+        seed(|requester, _| requester.queue.next.advance());
     }
 
     #[test]
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the acknowledge timer is armed without a packet")]
     fn timer_without_a_packet() {
-        seed(|requester, _| requester.retry.deadline = Some(1));
+        seed(|requester, _| requester.retry.deadline = Some(Time::from_ns(1)));
     }
 
     #[test]
@@ -289,7 +290,7 @@ mod tests {
     #[should_panic(expected = "a work request has overtaken another one")]
     fn overtaken_work_request() {
         seed(|requester, slots| {
-            requester.queue.head = 2;
+            requester.queue.head = RingCounter::new(2);
             for slot in slots.iter_mut() {
                 slot.progress.packets = 1;
             }

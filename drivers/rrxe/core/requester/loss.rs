@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! Loss recovery: finds out which packets were lost and retransmits only those. The terms are those
-//! of RFC 8985 (RACK-TLP) and RFC 6675. Times are in nanoseconds.
+//! of RFC 8985 (RACK-TLP) and RFC 6675.
 //!
 //! The *lost packet* is the oldest unacknowledged one (`una`) once the requester believes it is
 //! missing. Evidence is a NAK Sequence Error, an answer beyond the lost packet, or no answer for
@@ -32,9 +32,10 @@
 use super::peer::{Arq, ReadRestart};
 use super::rtt::MIN_PTO;
 use super::scoreboard::Scoreboard;
-use super::{DriverPart, RecoveryMode, Requester, SendSlot};
+use super::{DriverPart, RecoveryMode, Requester, RetryState, SendSlot};
 use crate::congestion::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
+use crate::{Increment, Span, Time};
 
 /// Maximum number of times that a probe doubles the time to the next one (RFC 6298). The back-off
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
@@ -87,14 +88,14 @@ pub(super) struct Repair {
 enum Stage {
     /// The retransmission is pending, not before this time. `None` means the next poll: the driver
     /// has been told, and a timer does not help a poll that waits for room or for the send side.
-    Due(Option<u64>),
+    Due(Option<Time>),
     /// Retransmitted at this time.
-    Sent(u64),
+    Sent(Time),
 }
 
 impl Repair {
     /// Returns a pending repair, the first one of these packets.
-    fn new(cause: Cause, len: u32, at: Option<u64>) -> Repair {
+    fn new(cause: Cause, len: u32, at: Option<Time>) -> Repair {
         debug_assert!((1..=MAX_REPAIR).contains(&len), "the length of a repair");
         Repair {
             cause,
@@ -115,8 +116,8 @@ pub(super) struct Repaired {
     alone: bool,
     /// The acknowledgement came too early to be an answer to the retransmission.
     early: bool,
-    /// Nanoseconds from the retransmission to the acknowledgement.
-    time: u64,
+    /// Time from the retransmission to the acknowledgement.
+    time: Span,
 }
 
 impl Repaired {
@@ -152,7 +153,7 @@ pub(super) struct Loss {
     /// The PSN of a NAK Sequence Error beyond a READ or atomic that is not answered yet.
     pub(super) refused: Option<Psn>,
     /// Time of the next probe. `None` if the probe timer is off.
-    pub(super) probe_at: Option<u64>,
+    pub(super) probe_at: Option<Time>,
     /// Probes since the last progress, and one more if that showed the last probe superfluous.
     probes: u32,
 }
@@ -160,7 +161,7 @@ pub(super) struct Loss {
 impl Loss {
     /// Returns the time until which a repair waits.
     #[inline]
-    pub(super) fn repair_at(&self) -> Option<u64> {
+    pub(super) fn repair_at(&self) -> Option<Time> {
         match self.repair?.stage {
             Stage::Due(at) => at,
             Stage::Sent(_) => None,
@@ -196,14 +197,23 @@ impl Loss {
     }
 }
 
+impl RetryState {
+    /// Excuses a retry or an expired timer that this host has caused: it is not counted. Returns
+    /// false if that is so for [`MAX_UNCOUNTED_RETRIES`] since the last progress.
+    pub(super) fn excuse(&mut self) -> bool {
+        let excused = self.uncounted < MAX_UNCOUNTED_RETRIES;
+        if excused {
+            self.uncounted.increment();
+        }
+        excused
+    }
+}
+
 impl<C: CongestionControl> Requester<C> {
     /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
     /// if its host still queues packets of this queue pair.
-    pub fn restart_timers(&mut self, now: u64) {
-        if self.retry.deadline.is_some_and(|at| at <= now)
-            && self.retry.uncounted < MAX_UNCOUNTED_RETRIES
-        {
-            self.retry.uncounted = self.retry.uncounted.saturating_add(1);
+    pub fn restart_timers(&mut self, now: Time) {
+        if self.retry.deadline.is_some_and(|at| at <= now) && self.retry.excuse() {
             self.arm_ack_timer(now);
         }
         if self.loss.probe_at.is_some_and(|at| at <= now) {
@@ -225,8 +235,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Uses up a retry, unless the host caused the loss. Returns whether one was left.
     pub(super) fn use_retry(&mut self) -> bool {
-        if self.is_local_loss() && self.retry.uncounted < MAX_UNCOUNTED_RETRIES {
-            self.retry.uncounted = self.retry.uncounted.saturating_add(1);
+        if self.is_local_loss() && self.retry.excuse() {
             return true;
         }
         let left = self.retry.left.checked_sub(1);
@@ -236,15 +245,15 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Declares the oldest unacknowledged packet lost because of a NAK or gap: schedules a repair
     /// of `len` packets.
-    pub(super) fn declare_lost(&mut self, now: u64, cause: Cause, len: u32) {
+    pub(super) fn declare_lost(&mut self, now: Time, cause: Cause, len: u32) {
         debug_assert!(
             self.has_unacknowledged(),
             "a packet is lost that was not sent"
         );
-        if self.rtt.srtt() == 0 {
+        if self.rtt.srtt().is_zero() {
             // The time since the flight began, an upper bound, is the first sample. Without one,
             // the loss of a retransmission in the first flight would wait for the consumer's timer.
-            let time = now.saturating_sub(self.rtt.flight_start);
+            let time = now.since(self.rtt.flight_start);
             self.rtt.repairs.sample(time);
         }
         if !self.peer.arq.drops() {
@@ -264,7 +273,7 @@ impl<C: CongestionControl> Requester<C> {
                 if self.peer.arq.is_tested() {
                     TEST_REPAIR
                 } else {
-                    repair.len.saturating_mul(2).min(MAX_REPAIR)
+                    (repair.len << 1).min(MAX_REPAIR)
                 }
             }
             _ => 1,
@@ -274,7 +283,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Ends the timer of a repair that is due. Returns whether the next poll must retransmit the
     /// lost packet.
     #[inline]
-    pub(super) fn release_repair(&mut self, now: u64) -> bool {
+    pub(super) fn release_repair(&mut self, now: Time) -> bool {
         let repair = self.loss.repair.as_mut();
         let Some(Stage::Due(at)) = repair.map(|repair| &mut repair.stage) else {
             return false;
@@ -284,7 +293,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Notes that the lost packet was retransmitted. Returns the number of packets of the repair.
-    pub(super) fn on_repair_sent<P: DriverPart>(&mut self, now: u64, slot: &SendSlot<P>) -> u32 {
+    pub(super) fn on_repair_sent<P: DriverPart>(&mut self, now: Time, slot: &SendSlot<P>) -> u32 {
         let Some(repair) = &mut self.loss.repair else {
             return 0;
         };
@@ -321,7 +330,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns whether a NAK for the oldest unacknowledged packet is stale: it cannot be a reaction
     /// to the last transmission of that packet.
-    pub(super) fn nak_is_stale(&self, now: u64) -> bool {
+    pub(super) fn nak_is_stale(&self, now: Time) -> bool {
         if self.attr.mode == RecoveryMode::Strict {
             return self.psn.next == self.psn.una;
         }
@@ -362,7 +371,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Decides what to do after the acknowledgement of a repair.
     #[cold]
-    pub(super) fn after_repair(&mut self, repaired: Repaired, now: u64) {
+    pub(super) fn after_repair(&mut self, repaired: Repaired, now: Time) {
         let cause = repaired.repair.cause;
         let rest_is_lost = repaired.repair.recovery_point.is_after(self.psn.una);
         if cause == Cause::Gap || !repaired.alone {
@@ -374,7 +383,7 @@ impl<C: CongestionControl> Requester<C> {
         }
         if repaired.early {
             if self.loss.early_alone < MAX_EARLY_ALONE {
-                self.loss.early_alone = self.loss.early_alone.saturating_add(1);
+                self.loss.early_alone.increment();
                 return;
             }
             self.rtt.sample_min(repaired.time, now);
@@ -398,7 +407,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Handles the complete answer to the oldest READ or atomic. If it shows that everything after
     /// it is missing, restarts transmission there.
-    pub(super) fn after_read(&mut self, now: u64) {
+    pub(super) fn after_read(&mut self, now: Time) {
         let Some(AskedRead { repair, fresh }) = self.loss.asked.take() else {
             return;
         };
@@ -415,9 +424,9 @@ impl<C: CongestionControl> Requester<C> {
             // A peer that has kept the next request answers it immediately after this one.
             let wait = match repair.cause {
                 Cause::Probe => self.rtt.rto(false, MIN_PTO),
-                _ => self.rtt.srtt() >> 1,
+                _ => self.rtt.srtt() / 2,
             };
-            let at = Some(now.saturating_add(wait));
+            let at = Some(now + wait);
             self.loss.repair = Some(Repair {
                 peer_test: true,
                 ..Repair::new(repair.cause, repair.len, at)
@@ -453,7 +462,7 @@ impl<C: CongestionControl> Requester<C> {
         before: Psn,
         original: bool,
         again: bool,
-        now: u64,
+        now: Time,
     ) -> Option<Repaired> {
         let una = self.psn.una;
         let advanced = una.since(before);
@@ -528,7 +537,7 @@ impl<C: CongestionControl> Requester<C> {
         before: Psn,
         advanced: u32,
         original: bool,
-        now: u64,
+        now: Time,
     ) -> Option<Repaired> {
         let repair = self.loss.repair.take()?;
         let Repair { cause, len, .. } = repair;
@@ -552,12 +561,12 @@ impl<C: CongestionControl> Requester<C> {
         };
         if advanced < len && self.loss.asked.is_none() && self.psn.next != self.psn.una {
             // A peer may acknowledge each packet of the repair on its own.
-            let len = len.saturating_sub(advanced);
+            let len = len.abs_diff(advanced);
             self.loss.repair = Some(Repair { len, ..repair });
             return None;
         }
         self.rtt.probed = cause == Cause::Probe;
-        let time = now.saturating_sub(at);
+        let time = now.since(at);
         let early = self.rtt.is_too_early(at, now);
         let late = original || early;
         if late && cause == Cause::Nak {
@@ -565,7 +574,7 @@ impl<C: CongestionControl> Requester<C> {
             self.congestion.on_late(before);
         }
         let kept = self.loss.asked.as_mut().is_some_and(|read| {
-            read.fresh = !late && time >= self.rtt.srtt() >> 1;
+            read.fresh = !late && time >= self.rtt.srtt() / 2;
             read.repair.peer_test && !read.fresh
         });
         let lost = !kept && !late;
@@ -614,7 +623,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Notes that the packet `una` was lost, and that the answer to its repair took this time.
-    fn on_lost(&mut self, una: Psn, repair: Repair, time: u64) {
+    fn on_lost(&mut self, una: Psn, repair: Repair, time: Span) {
         if !repair.repeated {
             // The answer to a request after a probe may be to the original transmission.
             let is_round_trip = repair.cause != Cause::Probe || self.loss.asked.is_some();
@@ -658,7 +667,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
     /// time, and doubles after each probe without an answer. There is no probe without a
     /// consumer's timeout (F-02) or after it, or in strict mode.
-    pub(super) fn arm_probe(&mut self, now: u64) {
+    pub(super) fn arm_probe(&mut self, now: Time) {
         self.loss.probe_at = None;
         if self.attr.mode == RecoveryMode::Strict
             || self.attr.ack_timeout.is_none()
@@ -674,11 +683,11 @@ impl<C: CongestionControl> Requester<C> {
             MIN_PTO
         };
         let wait = self.rtt.rto(repair, min);
-        debug_assert!(wait != 0, "a probe without delay");
+        debug_assert!(!wait.is_zero(), "a probe without delay");
         let steps = self.loss.probes.min(MAX_PTO_BACKOFF);
-        let at = now.saturating_add(wait.saturating_mul(1u64.wrapping_shl(steps)));
-        let before_deadline = self.retry.deadline.is_some_and(|deadline| at < deadline);
-        self.loss.probe_at = before_deadline.then_some(at);
+        let at = now.checked_add(wait.doubled(steps));
+        let deadline = self.retry.deadline;
+        self.loss.probe_at = at.filter(|&at| deadline.is_some_and(|deadline| at < deadline));
     }
 
     /// Handles the expiry of the probe timer: the oldest packet counts as lost, or its
@@ -688,8 +697,8 @@ impl<C: CongestionControl> Requester<C> {
         if self.psn.next == self.psn.una {
             return;
         }
-        self.loss.probes = self.loss.probes.saturating_add(1);
-        self.counters.probes = self.counters.probes.wrapping_add(1);
+        self.loss.probes.increment();
+        self.counters.probes.increment();
         let new = Repair::new(Cause::Probe, 1, None);
         let repair = self.loss.repair.get_or_insert(new);
         if matches!(repair.stage, Stage::Sent(_)) {

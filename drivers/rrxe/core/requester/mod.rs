@@ -29,7 +29,9 @@ pub use rtt::MIN_PTO;
 use crate::congestion::{self, Congestion, CongestionControl};
 use crate::gap::GapDetector;
 use crate::psn::Psn;
-use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
+use crate::{
+    Fault, Mtu, Packet, RingCounter, Service, Span, Stat, Status, Time, TxError, TxPacket,
+};
 use credits::Credits;
 use loss::Loss;
 use peer::{Arq, Peer, ReadRestart};
@@ -49,14 +51,14 @@ const GSI_QPN: u32 = 1;
 /// RNR retry count that means "retry forever".
 const RNR_RETRY_INFINITE: u8 = 7;
 
-/// Longest delay after an RNR NAK, in nanoseconds, unless the peer or the driver
+/// Longest delay after an RNR NAK, unless the peer or the driver
 /// ([`RequesterEnv::reserve_rnr_retry`]) asks for more. A hundred retries a second take little CPU
 /// time.
-const MAX_RNR_BACKOFF: u64 = 10_000_000;
+const MAX_RNR_BACKOFF: Span = Span::from_us(10_000);
 
-/// Shortest acknowledge timeout, in nanoseconds: a CPU may take a few milliseconds to process a
+/// Shortest acknowledge timeout: a CPU may take a few milliseconds to process a
 /// packet. Hardware rounds short timeouts up, too.
-pub const MIN_ACK_TIMEOUT: u64 = 4_000_000;
+pub const MIN_ACK_TIMEOUT: Span = Span::from_us(4_000);
 
 /// Work requests that one call of [`Requester::poll_transmit`] flushes.
 pub const MAX_FLUSH: u32 = 64;
@@ -64,10 +66,10 @@ pub const MAX_FLUSH: u32 = 64;
 /// Returns the acknowledge timeout `4.096 us * 2^code` (IBA 9.7.6.1.3); `None` for 0, which
 /// disables the timer. Ignores all but the low five bits.
 #[inline]
-pub const fn ack_timeout(code: u8) -> Option<u64> {
+pub const fn ack_timeout(code: u8) -> Option<Span> {
     match code & 0x1f {
         0 => None,
-        n => Some(4096u64.wrapping_shl(n as u32)),
+        n => Some(Span::from_ns(4096).doubled(n as u32)),
     }
 }
 
@@ -124,17 +126,17 @@ pub trait RequesterEnv {
     fn local_op(&mut self, slot: &SendSlot<Self::Local>) -> Result<(), Status>;
 
     /// Reserves a retry of a request whose receiver has not been ready for long. Returns the
-    /// earliest time of the retry, in nanoseconds: `now` unless the driver limits the rate of these
+    /// earliest time of the retry: `now` unless the driver limits the rate of these
     /// retries.
-    fn reserve_rnr_retry(&mut self, now: u64) -> u64 {
+    fn reserve_rnr_retry(&mut self, now: Time) -> Time {
         now
     }
 }
 
-/// The driver's arguments of a call: its work requests, the time in nanoseconds, its environment.
+/// The driver's arguments of a call: its work requests, the time, its environment.
 struct Ctx<'a, E: RequesterEnv> {
     slots: &'a mut [SendSlot<E::Local>],
-    now: u64,
+    now: Time,
     env: &'a mut E,
 }
 
@@ -152,28 +154,28 @@ enum State {
     Error,
 }
 
-/// Statistics of a requester. All counters wrap.
+/// Statistics of a requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequesterCounters {
     /// Packets retransmitted.
-    pub retransmitted: u32,
+    pub retransmitted: Stat,
     /// Expirations of the probe timer.
-    pub probes: u32,
+    pub probes: Stat,
     /// Acknowledge timer expirations.
-    pub timeouts: u32,
+    pub timeouts: Stat,
     /// NAK Sequence Errors handled.
-    pub sequence_naks: u32,
+    pub sequence_naks: Stat,
     /// RNR NAKs handled.
-    pub rnr_naks: u32,
+    pub rnr_naks: Stat,
     /// Gaps in READ responses, and answers beyond an unanswered READ or atomic.
-    pub implied_naks: u32,
+    pub implied_naks: Stat,
     /// Reductions of the window.
-    pub window_reductions: u32,
+    pub window_reductions: Stat,
     /// Answers with a wrong P_Key, for the port's counter.
-    pub bad_pkeys: u32,
+    pub bad_pkeys: Stat,
     /// Answers dropped as old, unsolicited, reserved or malformed, or because the memory for them
     /// was absent.
-    pub dropped: u32,
+    pub dropped: Stat,
 }
 
 /// The wait after an RNR NAK.
@@ -181,18 +183,18 @@ pub struct RequesterCounters {
 struct RnrWait {
     /// PSN of the refused request. It and its successors wait.
     from: Psn,
-    until: u64,
+    until: Time,
 }
 
 /// Free-running counters that walk through the slots: `tail` <= `next` <= `head`.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotCursor {
     /// The next work request to be posted.
-    head: u32,
+    head: RingCounter,
     /// The work request whose packets are being sent.
-    next: u32,
+    next: RingCounter,
     /// The oldest work request that is not complete.
-    tail: u32,
+    tail: RingCounter,
 }
 
 /// Packet sequence numbers: `una` <= `next` <= `end`.
@@ -219,10 +221,10 @@ struct RetryState {
     /// Retries left after an RNR NAK.
     rnr_left: u8,
     /// When the acknowledge timer expires. `None` if it is off.
-    deadline: Option<u64>,
+    deadline: Option<Time>,
     rnr_wait: Option<RnrWait>,
     /// Time of the first RNR NAK since the last progress.
-    rnr_since: Option<u64>,
+    rnr_since: Option<Time>,
     /// One beyond the last packet that this host itself may have dropped.
     dropped_until: Option<Psn>,
     /// Retries and expired timers without progress that were not counted, because this host caused
@@ -236,8 +238,8 @@ struct SendAttr {
     mode: RecoveryMode,
     retry_count: u8,
     rnr_retry: u8,
-    /// Time until the acknowledge timer expires, in nanoseconds. `None` disables the timer.
-    ack_timeout: Option<u64>,
+    /// Time until the acknowledge timer expires. `None` disables the timer.
+    ack_timeout: Option<Span>,
 }
 
 /// The sending half of a queue pair. See the module documentation.
@@ -390,15 +392,14 @@ impl<C: CongestionControl> Requester<C> {
     /// power of two.
     #[inline]
     pub fn can_post<P: DriverPart>(&self, slots: &[SendSlot<P>]) -> bool {
-        slots.len().is_power_of_two()
-            && (self.queue.head.wrapping_sub(self.queue.tail) as usize) < slots.len()
+        slots.len().is_power_of_two() && (self.outstanding() as usize) < slots.len()
     }
 
-    /// Returns when to call [`Requester::handle_timeout`], in nanoseconds. The driver asks again
+    /// Returns when to call [`Requester::handle_timeout`]. The driver asks again
     /// after every other call. After `handle_timeout` the time is in the future, even if the
     /// pending packets could not be sent.
     #[inline]
-    pub fn next_timeout(&self) -> Option<u64> {
+    pub fn next_timeout(&self) -> Option<Time> {
         // The rate may have delayed a retransmission that is no longer needed.
         let wakeup = self.congestion.wakeup();
         debug_assert!(
@@ -436,14 +437,13 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Handles a congestion notification: lowers the rate (L-07) and nothing else. Returns
     /// whether it did.
-    pub fn on_cnp(&mut self, now: u64) -> bool {
+    pub fn on_cnp(&mut self, now: Time) -> bool {
         self.state == State::Ready && self.congestion.on_cnp(now)
     }
 
     /// Counts a reduction of the window, if there was one.
     fn note_reduction(&mut self, reduced: bool) {
-        let count = &mut self.counters.window_reductions;
-        *count = count.wrapping_add(reduced.into());
+        self.counters.window_reductions.add(reduced.into());
     }
 
     /// Returns whether the rate delays a packet.
@@ -480,22 +480,21 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns the number of work requests posted and not completed.
     #[inline]
     pub fn outstanding(&self) -> u32 {
-        let outstanding = self.queue.head.wrapping_sub(self.queue.tail);
-        debug_assert!(outstanding <= u32::MAX >> 1, "the cursors have crossed");
-        outstanding
+        self.queue.head.since(self.queue.tail)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ack_timeout;
+    use super::{ack_timeout, Span};
 
     /// F-02
     #[test]
     fn f_02_zero_disables() {
         assert_eq!(ack_timeout(0), None);
-        assert_eq!(ack_timeout(1), Some(8_192));
-        assert_eq!(ack_timeout(14), Some(67_108_864));
-        assert_eq!(ack_timeout(31), Some(8_796_093_022_208));
+        let ns = |code| ack_timeout(code).map(Span::ns);
+        assert_eq!(ns(1), Some(8_192));
+        assert_eq!(ns(14), Some(67_108_864));
+        assert_eq!(ns(31), Some(8_796_093_022_208));
     }
 }

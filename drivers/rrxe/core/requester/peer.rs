@@ -6,7 +6,7 @@ use super::{RecoveryMode, Requester};
 use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::wire::Operation;
-use crate::Packet;
+use crate::{Increment, Packet};
 
 /// Repairs that a peer of unknown kind may acknowledge alone before it counts as one that drops
 /// out-of-order packets. A full queue drops several packets in a row, and any peer then
@@ -86,7 +86,7 @@ impl<C: CongestionControl> Requester<C> {
             Arq::GoBackN(losses) => (losses, LOSSES_BEFORE_TEST + MAX_UNEXTENDED_TESTS),
         };
         let may_keep = *repairs < max;
-        *repairs = repairs.saturating_add(1);
+        repairs.increment();
         may_keep
     }
 
@@ -96,7 +96,7 @@ impl<C: CongestionControl> Requester<C> {
             return;
         }
         if let Arq::GoBackN(losses) = &mut self.peer.arq {
-            *losses = losses.saturating_add(1);
+            losses.increment();
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Requester, MAX_MESSAGE};
 use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::wire::{Feth, ImmDt, Operation};
-use crate::{AtomicOp, Fault, Service, Status};
+use crate::{AtomicOp, Fault, RingCounter, Service, Status};
 
 /// Length of an atomic write in bytes (IBA A19).
 pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
@@ -240,13 +240,17 @@ pub struct SendSlot<P: DriverPart = usize> {
 }
 
 impl<P: DriverPart> SendSlot<P> {
+    /// Returns the index of the last packet.
+    #[inline]
+    pub(super) fn last_index(&self) -> u32 {
+        debug_assert!(self.progress.packets != 0, "a work request without packets");
+        self.progress.packets.wrapping_sub(1)
+    }
+
     /// Returns the PSN of the last packet. Valid only after the start.
     #[inline]
     pub(super) fn last_psn(&self) -> Psn {
-        debug_assert!(self.progress.packets != 0, "a work request without packets");
-        self.progress
-            .first_psn
-            .add(self.progress.packets.wrapping_sub(1))
+        self.progress.first_psn.add(self.last_index())
     }
 
     /// Returns whether the work request has PSNs or, if it is local, was executed.
@@ -319,23 +323,21 @@ impl<C: CongestionControl> Requester<C> {
     pub(super) fn slot<'a, P: DriverPart>(
         &self,
         slots: &'a [SendSlot<P>],
-        counter: u32,
+        counter: RingCounter,
     ) -> Option<&'a SendSlot<P>> {
         if counter == self.queue.head {
             return None;
         }
-        debug_assert!(slots.len().is_power_of_two(), "a ring of the wrong size");
-        slots.get(counter as usize & slots.len().wrapping_sub(1))
+        slots.get(counter.index(slots.len()))
     }
 
     /// Returns the slot at this counter value.
     #[inline]
     pub(super) fn slot_mut<P: DriverPart>(
         slots: &mut [SendSlot<P>],
-        counter: u32,
+        counter: RingCounter,
     ) -> Option<&mut SendSlot<P>> {
-        debug_assert!(slots.len().is_power_of_two(), "a ring of the wrong size");
-        slots.get_mut(counter as usize & slots.len().wrapping_sub(1))
+        slots.get_mut(counter.index(slots.len()))
     }
 
     /// Returns the slot for the next work request, which the driver writes and then passes to
@@ -395,6 +397,6 @@ impl<C: CongestionControl> Requester<C> {
             slot.length <= MAX_MESSAGE,
             "a message of more than 2^31 bytes"
         );
-        self.queue.head = self.queue.head.wrapping_add(1);
+        self.queue.head.advance();
     }
 }

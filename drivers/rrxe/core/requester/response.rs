@@ -4,7 +4,7 @@
 //! requests (IBA 9.7.6, which calls this side the completer).
 
 use super::credits::credit_code;
-use super::loss::{Cause, Repaired, MAX_UNCOUNTED_RETRIES};
+use super::loss::{Cause, Repaired};
 use super::request::SlotState;
 use super::{
     Ctx, DriverPart, Requester, RequesterEnv as Env, RnrWait, SendSlot, State, MAX_FLUSH,
@@ -14,7 +14,7 @@ use crate::congestion::CongestionControl;
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{rnr_timer, Aeth, NakCode, Operation, Syndrome};
-use crate::{Ext, Fault, Outcome, Packet, Status};
+use crate::{Ext, Fault, Outcome, Packet, Span, Status, Time};
 
 /// Result of processing an acknowledgement.
 struct Acked {
@@ -29,7 +29,7 @@ impl<C: CongestionControl> Requester<C> {
     pub fn handle_packet<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        now: Time,
         packet: &Packet,
         env: &mut E,
     ) -> Outcome {
@@ -38,7 +38,7 @@ impl<C: CongestionControl> Requester<C> {
             return self.drop_packet();
         }
         if !packet.bth.is_in_partition() {
-            self.counters.bad_pkeys = self.counters.bad_pkeys.wrapping_add(1);
+            self.counters.bad_pkeys.increment();
             return Outcome::default();
         }
         let credit = credit_code(packet);
@@ -144,7 +144,7 @@ impl<C: CongestionControl> Requester<C> {
     pub fn on_buffered<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        now: Time,
         beyond: u32,
         env: &mut E,
     ) -> Outcome {
@@ -166,7 +166,7 @@ impl<C: CongestionControl> Requester<C> {
     pub fn handle_timeout<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        now: Time,
         env: &mut E,
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
@@ -186,7 +186,7 @@ impl<C: CongestionControl> Requester<C> {
         if expired && !restarted {
             self.retry.deadline = None;
             self.implied_nak = false;
-            self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
+            self.counters.timeouts.increment();
             let reduced = self.congestion.on_timeout();
             self.note_reduction(reduced);
             outcome.merge(self.retry(cx));
@@ -203,15 +203,13 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Restarts the acknowledge timer if this host is so late to handle its expiry that it may not
     /// have handled the answer either. Returns whether it did.
-    fn restart_late_timer(&mut self, now: u64) -> bool {
-        let late = |at: u64| {
-            let timeout = self.attr.ack_timeout.unwrap_or(0);
-            now.saturating_sub(at) > timeout >> 1
+    fn restart_late_timer(&mut self, now: Time) -> bool {
+        let late = |at: Time| {
+            let timeout = self.attr.ack_timeout.unwrap_or_default();
+            now.since(at) > timeout / 2
         };
-        let late = self.retry.deadline.is_some_and(late);
-        let late = late && self.retry.uncounted < MAX_UNCOUNTED_RETRIES;
+        let late = self.retry.deadline.is_some_and(late) && self.retry.excuse();
         if late {
-            self.retry.uncounted = self.retry.uncounted.saturating_add(1);
             self.arm_ack_timer(now);
         }
         late
@@ -231,7 +229,11 @@ impl<C: CongestionControl> Requester<C> {
     /// Notes that the memory of an access that failed with [`Fault::NotPresent`] is present now.
     /// Transmission continues: with the packet whose payload was absent, or with the oldest
     /// unacknowledged one if an answer was dropped. A superfluous call is harmless.
-    pub fn on_memory_present<P: DriverPart>(&mut self, slots: &[SendSlot<P>], now: u64) -> Outcome {
+    pub fn on_memory_present<P: DriverPart>(
+        &mut self,
+        slots: &[SendSlot<P>],
+        now: Time,
+    ) -> Outcome {
         self.awaits_memory = false;
         let outcome = Outcome::transmit(self.release_repair(now) || self.can_send(slots));
         self.assert_invariants(slots);
@@ -246,7 +248,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     fn drop_packet(&mut self) -> Outcome {
-        self.counters.dropped = self.counters.dropped.wrapping_add(1);
+        self.counters.dropped.increment();
         Outcome::default()
     }
 
@@ -301,7 +303,7 @@ impl<C: CongestionControl> Requester<C> {
         if acked.unanswered_read {
             return self.implied_nak(cx, psn);
         }
-        self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
+        self.counters.rnr_naks.increment();
         if self.attr.rnr_retry != RNR_RETRY_INFINITE {
             let Some(left) = self.retry.rnr_left.checked_sub(1) else {
                 let syndrome = Syndrome::RnrNak { timer }.encode();
@@ -330,7 +332,7 @@ impl<C: CongestionControl> Requester<C> {
                 ..self.implied_nak(cx, psn)
             };
         }
-        self.counters.sequence_naks = self.counters.sequence_naks.wrapping_add(1);
+        self.counters.sequence_naks.increment();
         if self.psn.next == self.psn.una || self.note_nak(acked.repaired) {
             return self.retry(cx);
         }
@@ -362,9 +364,9 @@ impl<C: CongestionControl> Requester<C> {
         });
         let slot = read.ok_or(Status::BadResp)?;
         let at = psn.since(slot.progress.first_psn);
-        let last = at.wrapping_add(1) == slot.progress.packets;
+        let last = at == slot.last_index();
         debug_assert!(
-            packet.packets < slot.progress.packets.saturating_sub(at).max(2),
+            packet.packets == 1 || packet.packets <= slot.last_psn().since(psn),
             "a burst includes the last response"
         );
         if !slot.may_be_answered_by(packet.operation, at == 0, last) {
@@ -379,7 +381,7 @@ impl<C: CongestionControl> Requester<C> {
         let offset = self.mtu.offset(at);
         // The response to a FLUSH or atomic write only confirms completion (G-25, G-26).
         let length = if slot.op.is_read() { slot.length } else { 0 };
-        let max = self.mtu.bytes().saturating_mul(packet.packets);
+        let max = self.mtu.offset(packet.packets);
         if packet.payload_len != length.saturating_sub(offset).min(max) {
             return Err(Status::LocLen);
         }
@@ -479,19 +481,19 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Handles an RNR NAK for this PSN: delays the packet and its successors by at least `time`
-    /// nanoseconds (E-05), and by an eighth of the time for which the peer has not been ready.
+    /// (E-05), and by an eighth of the time for which the peer has not been ready.
     ///
     /// Otherwise two queue pairs of one host that retry without end, with the shortest timer, would
     /// keep a CPU busy in softirqs, which are charged to no program. Once the delay has reached
     /// [`MAX_RNR_BACKOFF`], the driver also limits the retries of all queue pairs of a user.
-    fn wait_for_ready(&mut self, cx: &mut Ctx<'_, impl Env>, from: Psn, time: u64) {
+    fn wait_for_ready(&mut self, cx: &mut Ctx<'_, impl Env>, from: Psn, time: Span) {
         if self.retry.rnr_wait.is_some_and(|wait| wait.from == from) {
             // The NAK was repeated, or held back for reordering.
             return;
         }
         let since = *self.retry.rnr_since.get_or_insert(cx.now);
-        let longer = cx.now.saturating_sub(since) >> 3;
-        let mut until = cx.now.saturating_add(time.max(longer.min(MAX_RNR_BACKOFF)));
+        let longer = cx.now.since(since) / 8;
+        let mut until = cx.now + time.max(longer.min(MAX_RNR_BACKOFF));
         if longer > MAX_RNR_BACKOFF {
             until = until.max(cx.env.reserve_rnr_retry(cx.now));
         }
@@ -520,7 +522,7 @@ impl<C: CongestionControl> Requester<C> {
         if self.loss.repair.is_some() || self.is_asked() || self.psn.next == self.psn.una {
             return Outcome::default();
         }
-        self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
+        self.counters.implied_naks.increment();
         self.repair_loss(cx, Cause::Gap, 1)
     }
 
@@ -529,7 +531,7 @@ impl<C: CongestionControl> Requester<C> {
         if self.implied_nak || self.awaits_memory {
             return Outcome::default();
         }
-        self.counters.implied_naks = self.counters.implied_naks.wrapping_add(1);
+        self.counters.implied_naks.increment();
         let outcome = self.retry(cx);
         self.implied_nak = true;
         outcome
@@ -576,10 +578,10 @@ impl<C: CongestionControl> Requester<C> {
         cx.env.complete(slot, completion);
         if self.queue.next == self.queue.tail {
             self.credits.on_sent(&slot.op);
-            self.queue.next = self.queue.next.wrapping_add(1);
+            self.queue.next.advance();
         }
         self.credits.on_completed(&slot.op);
-        self.queue.tail = self.queue.tail.wrapping_add(1);
+        self.queue.tail.advance();
         true
     }
 

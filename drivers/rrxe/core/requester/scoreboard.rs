@@ -9,7 +9,7 @@ use super::transmit::Poll;
 use super::{Ctx, DriverPart, Requester, RequesterEnv as Env, SendSlot};
 use crate::congestion::CongestionControl;
 use crate::psn::Psn;
-use crate::TxError;
+use crate::{RingCounter, TxError};
 
 /// Maximum number of gaps tracked. Later ones are found when nothing before them is missing.
 const MAX_GAPS: usize = 8;
@@ -25,7 +25,7 @@ struct Gap {
     /// One beyond the last PSN of the READ.
     until: Psn,
     /// Counter value of the READ's work request; see `Requester::slot`.
-    number: u32,
+    number: RingCounter,
     asked: bool,
 }
 
@@ -79,10 +79,10 @@ impl Scoreboard {
             };
             debug_assert!(gap.until.is_after(gap.from), "a gap without a response");
             debug_assert!(
-                gap.until.since(una).wrapping_sub(1) < outstanding,
+                (1..=outstanding).contains(&gap.until.since(una)),
                 "a gap that is answered or was never sent"
             );
-            let mut others = self.gaps.iter().skip(n.wrapping_add(1)).flatten();
+            let mut others = self.gaps.iter().take(n).flatten();
             debug_assert!(
                 others.all(|other| other.until != gap.until),
                 "two gaps of one READ"
@@ -108,7 +108,7 @@ impl Scoreboard {
         for entry in &mut self.gaps {
             // An outstanding gap ends after `una` and at most at `max`. The list is nearly always
             // empty, so the loop avoids writes.
-            entry.take_if(|gap| gap.until.since(una).wrapping_sub(1) >= left);
+            entry.take_if(|gap| !(1..=left).contains(&gap.until.since(una)));
         }
     }
 }
@@ -158,7 +158,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
     /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
     fn unanswered<P: DriverPart>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
-        let mut number = self.queue.tail.wrapping_add(1);
+        let mut number = self.queue.tail.next();
         for _ in 0..MAX_SEARCH {
             let Some(slot) = self.slot(slots, number).filter(|slot| slot.is_started()) else {
                 return Search::Nothing;
@@ -175,7 +175,7 @@ impl<C: CongestionControl> Requester<C> {
                     asked: false,
                 });
             }
-            number = number.wrapping_add(1);
+            number.advance();
         }
         Search::Ended
     }
@@ -223,7 +223,7 @@ mod tests {
         scoreboard.push(Gap {
             from: Psn::new(3),
             until: Psn::new(5),
-            number: 1,
+            number: RingCounter::new(1),
             asked: false,
         });
         scoreboard.assert_invariants(Psn::new(0), 5);

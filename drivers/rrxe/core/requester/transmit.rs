@@ -7,7 +7,10 @@ use super::{Ctx, Requester, RequesterEnv as Env, State, GSI_QPN, MAX_RESPONSES};
 use crate::congestion::CongestionControl;
 use crate::psn::{self, Psn};
 use crate::wire::{AtomicEth, Bth, Deth, Ieth, Opcode, Reth, XrcEth};
-use crate::{AtomicOp, Fault, Mtu, Payload, Progress, Service, Status, TxError, TxPacket};
+use crate::{
+    AtomicOp, Fault, Increment, Mtu, Payload, Progress, RingCounter, Service, Status, Time,
+    TxError, TxPacket,
+};
 
 /// A call of [`Requester::poll_transmit`]: the number of packets that it may send, and its result.
 pub(super) struct Poll {
@@ -21,7 +24,7 @@ impl<C: CongestionControl> Requester<C> {
     pub fn poll_transmit<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
-        now: u64,
+        now: Time,
         budget: u32,
         env: &mut E,
     ) -> Progress {
@@ -46,13 +49,15 @@ impl<C: CongestionControl> Requester<C> {
         let mut without_packet = 0_u32;
         while proceed && self.queue.next != self.queue.head && !self.waits_for_ready(self.psn.next)
         {
-            if poll.progress.sent.saturating_add(without_packet) >= poll.budget {
+            if poll.progress.left(poll.budget) <= without_packet {
                 poll.progress.more = self.can_send(cx.slots);
                 break;
             }
             let sent = poll.progress.sent;
             proceed = self.execute_next(cx, poll);
-            without_packet = without_packet.saturating_add(u32::from(poll.progress.sent == sent));
+            if poll.progress.sent == sent {
+                without_packet.increment();
+            }
         }
         let outcome = self.complete_failed(cx);
         poll.progress.fatal = outcome.fatal;
@@ -82,7 +87,7 @@ impl<C: CongestionControl> Requester<C> {
             if !self.run_local(slot, cx.env) {
                 return false;
             }
-            self.queue.next = self.queue.next.wrapping_add(1);
+            self.queue.next.advance();
             self.complete_local(cx);
             return true;
         }
@@ -97,7 +102,7 @@ impl<C: CongestionControl> Requester<C> {
         if self.service == Service::Ud && slot.length > self.mtu.bytes() {
             slot.progress.state = SlotState::Started;
             self.credits.on_sent(&slot.op);
-            self.queue.next = self.queue.next.wrapping_add(1);
+            self.queue.next.advance();
             self.complete_sent(cx);
             return true;
         }
@@ -108,14 +113,14 @@ impl<C: CongestionControl> Requester<C> {
             slot.progress.state = SlotState::Failed(fault.status());
             return false;
         }
-        let max = poll.budget.saturating_sub(poll.progress.sent);
+        let max = poll.progress.left(poll.budget);
         let (sent, result) = self.send_packets(slot, cx.now, max, cx.env);
-        poll.progress.sent = poll.progress.sent.wrapping_add(sent);
+        poll.progress.note_sent(sent);
         match result {
             Ok(false) => {}
             Ok(true) => {
                 self.credits.on_sent(&slot.op);
-                self.queue.next = self.queue.next.wrapping_add(1);
+                self.queue.next.advance();
                 if !self.service.is_reliable() {
                     self.complete_sent(cx);
                 }
@@ -180,7 +185,7 @@ impl<C: CongestionControl> Requester<C> {
                 return;
             };
             if slot.op.is_local() || psn.since(slot.progress.first_psn) >= slot.progress.packets {
-                number = number.wrapping_add(1);
+                number.advance();
                 continue;
             }
             // A packet that cannot be sent now is retransmitted when nothing before it is missing.
@@ -196,7 +201,7 @@ impl<C: CongestionControl> Requester<C> {
         &mut self,
         cx: &mut Ctx<'_, impl Env>,
         poll: &mut Poll,
-        number: u32,
+        number: RingCounter,
         psn: Psn,
     ) -> Result<(), TxError> {
         let Some(slot) = Self::slot_mut(cx.slots, number) else {
@@ -210,8 +215,8 @@ impl<C: CongestionControl> Requester<C> {
         }
         self.congestion.on_sent(cx.now, packet.udp_payload_len(), 1);
         slot.progress.retried = true;
-        poll.progress.sent = poll.progress.sent.wrapping_add(1);
-        self.counters.retransmitted = self.counters.retransmitted.wrapping_add(1);
+        poll.progress.note_sent(1);
+        self.counters.retransmitted.increment();
         Ok(())
     }
 
@@ -242,8 +247,9 @@ impl<C: CongestionControl> Requester<C> {
                 let reads_full = slot.op.is_read_or_atomic() && self.reads >= self.max_rd_atomic
                     || slot.op.is_read() && responses_full;
                 let fenced = !self.passes_fence(slot);
-                let psns = outstanding.saturating_add(slot.progress.packets);
-                !self.paused && !fenced && !reads_full && psns <= psn::MAX_OUTSTANDING
+                let psns = psn::MAX_OUTSTANDING.checked_sub(outstanding);
+                let fits = psns.is_some_and(|left| slot.progress.packets <= left);
+                !self.paused && !fenced && !reads_full && fits
             }
         };
         may && self.in_flight() < self.flight_limit()
@@ -266,22 +272,25 @@ impl<C: CongestionControl> Requester<C> {
         outstanding.saturating_sub(self.psn.responses)
     }
 
+    /// Returns the number of packets before the next one that asks for an acknowledgement.
+    #[inline]
+    fn until_ackreq(&self) -> u32 {
+        let before = self.congestion.ackreq_after().saturating_sub(1);
+        before.saturating_sub(self.psn.since_ackreq)
+    }
+
     /// Returns how many packets from `psn.next` on, in the middle of a message, have the same
     /// headers and so form a burst.
     #[inline]
-    fn burst_length<P: DriverPart>(&self, slot: &SendSlot<P>, at: u32, max: u32, now: u64) -> u32 {
+    fn burst_length<P: DriverPart>(&self, slot: &SendSlot<P>, at: u32, max: u32, now: Time) -> u32 {
         if !slot.is_started() || at == 0 || !slot.op.carries_data() || self.retry.rnr_wait.is_some()
         {
             return 1;
         }
         // The last packet has another header, and so has one that asks for an acknowledgement.
-        let middle = slot.progress.packets.saturating_sub(at).saturating_sub(1);
+        let middle = slot.last_psn().since(self.psn.next);
         let until_ackreq = if self.service.is_reliable() {
-            (self
-                .congestion
-                .ackreq_after()
-                .saturating_sub(self.psn.since_ackreq))
-            .saturating_sub(1)
+            self.until_ackreq()
         } else {
             middle
         };
@@ -306,7 +315,7 @@ impl<C: CongestionControl> Requester<C> {
     fn send_packets<E: Env>(
         &mut self,
         slot: &mut SendSlot<E::Local>,
-        now: u64,
+        now: Time,
         max: u32,
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
@@ -321,7 +330,7 @@ impl<C: CongestionControl> Requester<C> {
             && self.service.is_reliable()
             && (last
                 || self.rtt.is_unknown() && self.psn.next == self.psn.end
-                || self.psn.since_ackreq.wrapping_add(1) >= self.congestion.ackreq_after()
+                || self.until_ackreq() == 0
                 || self.congestion.take_ackreq(now));
         debug_assert!(
             burst == 1 || !last,
@@ -346,7 +355,7 @@ impl<C: CongestionControl> Requester<C> {
     fn note_sent<P: DriverPart>(
         &mut self,
         slot: &mut SendSlot<P>,
-        now: u64,
+        now: Time,
         packets: u32,
         ackreq: bool,
     ) {
@@ -366,13 +375,13 @@ impl<C: CongestionControl> Requester<C> {
         if !slot.is_started() {
             slot.progress.state = SlotState::Started;
             if slot.op.is_read_or_atomic() {
-                self.reads = self.reads.saturating_add(1);
+                self.reads.increment();
             }
         }
         let sent_before = self.psn.next != self.psn.end;
         if sent_before {
             slot.progress.retried = true;
-            self.counters.retransmitted = self.counters.retransmitted.wrapping_add(packets);
+            self.counters.retransmitted.add(packets);
         } else if ackreq
             && (self.rtt.is_unknown() || self.reads <= u8::from(slot.op.is_read_or_atomic()))
         {
@@ -389,7 +398,7 @@ impl<C: CongestionControl> Requester<C> {
                 self.rtt.flight_start = now;
                 self.congestion.on_flight(self.psn.una, now);
             }
-            self.psn.responses = self.psn.responses.wrapping_add(psns.wrapping_sub(packets));
+            self.psn.responses = self.psn.responses.wrapping_add(psns.abs_diff(packets));
             if self.retry.deadline.is_none() {
                 self.arm_ack_timer(now);
                 self.arm_probe(now);
@@ -516,7 +525,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Starts the timers of the packets in flight that have none, because their timer was disabled
     /// when they were sent. The driver calls this after [`Requester::set_timeout`].
-    pub fn start_timers(&mut self, now: u64) {
+    pub fn start_timers(&mut self, now: Time) {
         let in_flight = self.service.is_reliable() && self.psn.next != self.psn.una;
         if in_flight && self.retry.deadline.is_none() {
             self.arm_ack_timer(now);
@@ -529,12 +538,12 @@ impl<C: CongestionControl> Requester<C> {
     /// IBA 9.7.6.1.3 allows one to four times the consumer's timeout. The timer takes one, as
     /// hardware does: programs choose the timeout and the number of retries so that they learn of a
     /// dead peer in time.
-    pub(super) fn arm_ack_timer(&mut self, now: u64) {
+    pub(super) fn arm_ack_timer(&mut self, now: Time) {
         let timeout = self
             .attr
             .ack_timeout
             .filter(|_| self.psn.una != self.psn.end);
-        self.retry.deadline = timeout.map(|time| now.saturating_add(time));
+        self.retry.deadline = timeout.map(|time| now + time);
         debug_assert!(
             self.service.is_reliable(),
             "an unreliable service waits for a response"
@@ -553,7 +562,7 @@ impl<P: DriverPart> SendSlot<P> {
     /// packet, from any index on.
     #[inline]
     fn ends_at(&self, at: u32) -> bool {
-        self.progress.packets.saturating_sub(at) <= 1 || self.op.is_read()
+        at >= self.last_index() || self.op.is_read()
     }
 
     #[inline]

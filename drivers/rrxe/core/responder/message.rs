@@ -7,7 +7,7 @@ use super::{
     Message, RecvCompletion, RecvOpcode, RemoteAccess, ResourceRing, Responder,
     ResponderEnv as Env, State,
 };
-use crate::wire::{Operation, Reth};
+use crate::wire::Operation;
 use crate::{requester, Ext, Fault, Packet, Service, Status};
 
 /// Result of the execution of a request.
@@ -114,7 +114,7 @@ impl<R: ResourceRing> Responder<R> {
             "a burst with the start or the end of a message"
         );
         // G-04. Only packets in the middle of a message form a burst.
-        let max = self.mtu.bytes().saturating_mul(packet.packets);
+        let max = self.mtu.offset(packet.packets);
         let fits = match packet.payload_len {
             0 => part.is_first && part.is_last,
             len if part.is_last => len <= max,
@@ -140,7 +140,8 @@ impl<R: ResourceRing> Responder<R> {
             _ => return Err(Refusal::Invalid),
         };
         let length = self.current_recv(packet, env)?;
-        let end = received.saturating_add(packet.payload_len);
+        let end = received.checked_add(packet.payload_len);
+        let end = end.ok_or(Refusal::Length)?;
         if end > length || end > requester::MAX_MESSAGE {
             return Err(Refusal::Length);
         }
@@ -193,10 +194,8 @@ impl<R: ResourceRing> Responder<R> {
             env.write_remote(rkey, va).map_err(Refusal::remote)?;
         }
         if !part.is_last {
-            let va = va.wrapping_add(u64::from(len));
-            let len = rest.len.saturating_sub(len);
-            debug_assert!(len != 0, "nothing is left for the last packet");
-            let rest = Reth { va, rkey, len };
+            let rest = rest.rest(len);
+            debug_assert!(rest.len != 0, "nothing is left for the last packet");
             self.message = Message::Write { rest, total };
             return Ok(());
         }

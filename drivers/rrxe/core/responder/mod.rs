@@ -17,7 +17,7 @@ use crate::gap::GapDetector;
 use crate::psn::Psn;
 use crate::reorder;
 use crate::wire::{Reth, Syndrome};
-use crate::{Fault, Mtu, Packet, Service, Status, TxError, TxPacket};
+use crate::{Fault, Mtu, Packet, Service, Span, Stat, Status, Time, TxError, TxPacket};
 use core::ops::DerefMut;
 use resources::Resources;
 use transmit::AckPolicy;
@@ -239,20 +239,20 @@ enum Message {
     },
 }
 
-/// Statistics of a responder. All counters wrap.
+/// Statistics of a responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponderCounters {
     /// Requests received before.
-    pub duplicates: u32,
+    pub duplicates: Stat,
     /// Sequence gaps for which a NAK was created; for UC, requests that arrived too early.
-    pub out_of_sequence: u32,
+    pub out_of_sequence: Stat,
     /// RNR NAKs sent.
-    pub rnr_naks: u32,
+    pub rnr_naks: Stat,
     /// Packets dropped: of the wrong kind, in the wrong state, without room, or because memory was
     /// absent.
-    pub dropped: u32,
+    pub dropped: Stat,
     /// Requests refused because of a wrong key, domain, right or range.
-    pub wrong_keys: u32,
+    pub wrong_keys: Stat,
 }
 
 /// The receiving half of a queue pair. See the module documentation.
@@ -301,9 +301,9 @@ pub struct Responder<R> {
     pub qkey: u32,
     /// The RNR NAK timer code to send: 0 to 31 (E-03).
     pub min_rnr_timer: u8,
-    /// Longest time, in nanoseconds, that an acknowledgement waits for a reply of the consumer
-    /// ([`Responder::on_reply`]). With 0, it never waits.
-    pub max_ack_delay: u64,
+    /// Longest time that an acknowledgement waits for a reply of the consumer
+    /// ([`Responder::on_reply`]). With zero, it never waits.
+    pub max_ack_delay: Span,
     /// Consecutive requests that the consumer must answer in that time before acknowledgements
     /// wait.
     pub prompt_replies: u32,
@@ -390,10 +390,10 @@ impl<R: ResourceRing> Responder<R> {
         self.assert_invariants();
     }
 
-    /// Returns when to call [`Responder::poll_transmit`] even without an event, in nanoseconds. The
-    /// driver asks again after every poll.
+    /// Returns when to call [`Responder::poll_transmit`] even without an event. The driver asks
+    /// again after every poll.
     #[inline]
-    pub fn next_timeout(&self) -> Option<u64> {
+    pub fn next_timeout(&self) -> Option<Time> {
         crate::earliest([self.rate.wakeup, self.ack_policy.until, self.gaps.due_at()])
     }
 
@@ -419,7 +419,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Handles a congestion notification: lowers the rate of READ responses (L-07) and nothing else
     /// . Returns whether it did.
-    pub fn on_cnp(&mut self, now: u64) -> bool {
+    pub fn on_cnp(&mut self, now: Time) -> bool {
         self.state == State::Ready && self.rate.on_cnp(now)
     }
 

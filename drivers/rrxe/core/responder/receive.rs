@@ -6,10 +6,11 @@ use super::message::{MessagePart, Refusal, Result};
 use super::{
     Message, RecvOpcode, ResourceRing, Responder, ResponderEnv as Env, ResponderEvent, State,
 };
+use crate::lengths::total;
 use crate::psn::{Psn, Region};
 use crate::reorder::MAX_DISTANCE;
 use crate::wire::{NakCode, Operation, Syndrome};
-use crate::{requester, Ext, Fault, Outcome, Packet, Service, Status};
+use crate::{requester, Ext, Fault, Outcome, Packet, Service, Status, Time};
 use core::mem::take;
 
 /// Bytes in front of a datagram's payload, for the GRH or the IPv4 header (I-03).
@@ -17,7 +18,7 @@ pub const GRH_LEN: u32 = 40;
 
 impl<R: ResourceRing> Responder<R> {
     /// Handles a request. Drops any other packet.
-    pub fn handle_packet(&mut self, now: u64, packet: &Packet, env: &mut impl Env) -> Outcome {
+    pub fn handle_packet(&mut self, now: Time, packet: &Packet, env: &mut impl Env) -> Outcome {
         let outcome = self.handle(now, packet, env);
         debug_assert!(
             !outcome.buffer || !self.is_due(packet.psn()),
@@ -28,7 +29,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     #[inline(always)]
-    fn handle(&mut self, now: u64, packet: &Packet, env: &mut impl Env) -> Outcome {
+    fn handle(&mut self, now: Time, packet: &Packet, env: &mut impl Env) -> Outcome {
         debug_assert!(packet.packets != 0, "a burst without packets");
         debug_assert!(
             packet.packets == 1 || self.accepts(packet),
@@ -73,7 +74,7 @@ impl<R: ResourceRing> Responder<R> {
                 }
             }
             Region::Duplicate => {
-                self.counters.duplicates = self.counters.duplicates.wrapping_add(1);
+                self.counters.duplicates.increment();
                 self.gaps.duplicate(packet.psn());
                 let outcome = self.on_duplicate(packet);
                 if outcome.transmit {
@@ -128,7 +129,7 @@ impl<R: ResourceRing> Responder<R> {
     /// Notes that `beyond` packets are buffered ([`crate::Reorder`]) after the driver has handled
     /// those that were due. The responder reports the gap before them if it exceeds the tolerated
     /// reordering, or if none of the packets that showed it could be buffered.
-    pub fn on_buffered(&mut self, now: u64, beyond: u32) -> Outcome {
+    pub fn on_buffered(&mut self, now: Time, beyond: u32) -> Outcome {
         if !self.buffering || self.state != State::Ready {
             return Outcome::default();
         }
@@ -150,14 +151,14 @@ impl<R: ResourceRing> Responder<R> {
         }
         debug_assert!(self.nak_due.is_none(), "a NAK replaces another one");
         self.nak_outstanding = true;
-        self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
+        self.counters.out_of_sequence.increment();
         self.nak_due = Some((self.epsn, Syndrome::Nak(NakCode::SequenceError)));
         true
     }
 
     /// Reports the gap if the missing packet is too late.
     #[inline]
-    pub(super) fn report_late_gap(&mut self, now: u64) {
+    pub(super) fn report_late_gap(&mut self, now: Time) {
         if self.gaps.is_due(now) && self.state == State::Ready {
             self.nak_gap();
         }
@@ -173,12 +174,12 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     pub(super) fn drop_packet(&mut self) -> Outcome {
-        self.counters.dropped = self.counters.dropped.wrapping_add(1);
+        self.counters.dropped.increment();
         Outcome::default()
     }
 
     fn count_wrong_key(&mut self) {
-        self.counters.wrong_keys = self.counters.wrong_keys.wrapping_add(1);
+        self.counters.wrong_keys.increment();
     }
 
     /// Executes the expected request of a reliable connection.
@@ -201,7 +202,13 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Prepares the answer of a reliable connection to a request.
     #[inline]
-    fn answer(&mut self, now: u64, packet: &Packet, result: Result, env: &mut impl Env) -> Outcome {
+    fn answer(
+        &mut self,
+        now: Time,
+        packet: &Packet,
+        result: Result,
+        env: &mut impl Env,
+    ) -> Outcome {
         use {NakCode as N, ResponderEvent as E};
         let refusal = match result {
             Ok(()) => {
@@ -215,7 +222,7 @@ impl<R: ResourceRing> Responder<R> {
         };
         let (code, status, event) = match refusal {
             Refusal::Rnr => {
-                self.counters.rnr_naks = self.counters.rnr_naks.wrapping_add(1);
+                self.counters.rnr_naks.increment();
                 self.nak_outstanding = true;
                 self.not_ready = true;
                 self.gaps.forget();
@@ -302,7 +309,7 @@ impl<R: ResourceRing> Responder<R> {
             self.message = Message::None;
         } else if packet.psn() != self.epsn {
             self.message = Message::None;
-            self.counters.out_of_sequence = self.counters.out_of_sequence.wrapping_add(1);
+            self.counters.out_of_sequence.increment();
             return Outcome::default();
         }
         self.note_established(env);
@@ -347,7 +354,7 @@ impl<R: ResourceRing> Responder<R> {
         if packet.payload_len > self.mtu.bytes() {
             return self.drop_packet();
         }
-        let byte_len = packet.payload_len.saturating_add(GRH_LEN);
+        let byte_len = total([packet.payload_len as usize, GRH_LEN as usize]) as u32;
         // If there is no receive work request (E-12), or it is too small (I-04), the datagram is
         // lost. A work request that is too small waits for the next datagram.
         match self.current_recv(packet, env) {

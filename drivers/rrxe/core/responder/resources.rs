@@ -52,6 +52,24 @@ pub struct Resource {
     pub(super) unanswered: bool,
 }
 
+impl Resource {
+    /// Returns the number of packets after the next one.
+    #[inline]
+    pub(super) fn after(&self) -> u32 {
+        self.packets.saturating_sub(self.at).saturating_sub(1)
+    }
+
+    /// Notes that `packets` packets were sent.
+    #[inline]
+    pub(super) fn advance(&mut self, packets: u32) {
+        self.at = self.at.wrapping_add(packets);
+        debug_assert!(
+            self.at <= self.packets,
+            "more responses were sent than there are"
+        );
+    }
+}
+
 /// Ring of the latest READs and atomics.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resources<R> {
@@ -78,7 +96,7 @@ impl<R: ResourceRing> Resources<R> {
             (1..=self.limit()).contains(&age),
             "a resource older than the oldest"
         );
-        let wrapped = self.head.wrapping_add(self.limit()).wrapping_sub(age);
+        let wrapped = self.limit().abs_diff(age.abs_diff(self.head));
         self.head.checked_sub(age).unwrap_or(wrapped)
     }
 
@@ -147,8 +165,8 @@ impl<R: ResourceRing> Resources<R> {
             if pending {
                 self.pending |= bit(self.head);
             }
-            let next = self.head.wrapping_add(1);
-            self.head = if next >= self.limit() { 0 } else { next };
+            let next = self.head.checked_add(1);
+            self.head = next.filter(|&next| next < self.limit()).unwrap_or(0);
         }
     }
 
@@ -183,11 +201,7 @@ impl<R: ResourceRing> Resources<R> {
             return;
         };
         debug_assert!(packets != 0, "no response was sent");
-        resource.at = resource.at.wrapping_add(packets);
-        debug_assert!(
-            resource.at <= resource.packets,
-            "more responses were sent than there are"
-        );
+        resource.advance(packets);
         if resource.at >= resource.packets {
             resource.unanswered = false;
             self.pending &= !bit(index);
@@ -364,10 +378,7 @@ impl<R: ResourceRing> Responder<R> {
         let repeats = |kind, at| match (kind, packet.ext) {
             // C-06: the READ may start at any packet of the original, and must end with it.
             (Kind::Read { reth: old, .. }, Ext::Reth(reth)) => {
-                packet.operation == O::ReadRequest
-                    && reth.rkey == old.rkey
-                    && reth.va == old.va.wrapping_add(u64::from(mtu.offset(at)))
-                    && reth.len == old.len.saturating_sub(mtu.offset(at))
+                packet.operation == O::ReadRequest && reth == old.rest(mtu.offset(at))
             }
             // C-12
             (Kind::Atomic { rkey, va, op, .. }, Ext::Atomic(eth)) => {

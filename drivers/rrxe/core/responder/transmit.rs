@@ -5,8 +5,8 @@
 use super::resources::{Kind, Resource};
 use super::{ResourceRing, Responder, ResponderEnv as Env, ResponderEvent, State};
 use crate::psn::Psn;
-use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Syndrome};
-use crate::{Payload, Progress, TxError, TxPacket};
+use crate::wire::{Aeth, AtomicAckEth, Bth, NakCode, Opcode, Operation, Reth, Syndrome};
+use crate::{Increment, Payload, Progress, Time, TxError, TxPacket};
 
 /// Whether the acknowledgement of a new request waits for the consumer's reply.
 ///
@@ -20,9 +20,9 @@ pub(super) struct AckPolicy {
     /// acknowledgements wait.
     prompt_replies: u32,
     /// Arrival time of the last request, unless the consumer has answered it or `delays` is set.
-    request_at: Option<u64>,
+    request_at: Option<Time>,
     /// Deadline of the acknowledgement that waits now. `None` unless `delays` is set.
-    pub(super) until: Option<u64>,
+    pub(super) until: Option<Time>,
 }
 
 impl AckPolicy {
@@ -53,7 +53,7 @@ impl AckPolicy {
 
 impl<R: ResourceRing> Responder<R> {
     /// Sends responses and acknowledgements, at most `budget` packets.
-    pub fn poll_transmit(&mut self, now: u64, budget: u32, env: &mut impl Env) -> Progress {
+    pub fn poll_transmit(&mut self, now: Time, budget: u32, env: &mut impl Env) -> Progress {
         let mut progress = Progress::default();
         self.rate.wakeup = None;
         if self.state == State::Failing {
@@ -77,8 +77,8 @@ impl<R: ResourceRing> Responder<R> {
             if self.resources.has_pending() && !self.rate.admit(now) {
                 break;
             }
-            let (sent, result) = self.send_some(now, budget.saturating_sub(progress.sent), env);
-            progress.sent = progress.sent.wrapping_add(sent);
+            let (sent, result) = self.send_some(now, progress.left(budget), env);
+            progress.note_sent(sent);
             // After a permanent error, the failed READ has been handled.
             if result.is_err_and(|error| error.permanent().is_none()) {
                 progress.more = result == Err(TxError::NoRoom);
@@ -107,14 +107,13 @@ impl<R: ResourceRing> Responder<R> {
     /// Sends the next packet, if there is one, or a burst of up to `max` packets. Returns how many
     /// were sent, and why the next one was not.
     #[inline]
-    fn send_some(&mut self, now: u64, max: u32, env: &mut impl Env) -> (u32, Result<(), TxError>) {
+    fn send_some(&mut self, now: Time, max: u32, env: &mut impl Env) -> (u32, Result<(), TxError>) {
         if let Some((index, resource)) = self.resources.oldest_pending() {
             let packet = self.response(&resource);
             let burst = match packet.opcode.operation() {
                 Some(Operation::ReadResponseMiddle) if self.rate.is_unlimited() => {
                     // The last response has another header.
-                    let middle = resource.packets.wrapping_sub(resource.at).saturating_sub(1);
-                    middle.min(max).max(1)
+                    resource.after().min(max)
                 }
                 _ => 1,
             };
@@ -129,8 +128,9 @@ impl<R: ResourceRing> Responder<R> {
                 self.resources.advance(index, sent);
             }
             if result.is_err_and(|error| error.permanent().is_some()) {
-                let at = resource.at.wrapping_add(sent);
-                self.memory_gone(index, &Resource { at, ..resource }, env);
+                let mut resource = resource;
+                resource.advance(sent);
+                self.memory_gone(index, &resource, env);
             }
             return (sent, result);
         }
@@ -166,13 +166,13 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Decides whether the acknowledgement of a new request waits for the consumer's reply.
     #[inline]
-    pub(super) fn delay_acknowledgement(&mut self, now: u64) -> bool {
+    pub(super) fn delay_acknowledgement(&mut self, now: Time) -> bool {
         debug_assert!(
             self.state == State::Ready,
             "a failed responder delays an acknowledgement"
         );
         let is_alone = self.has_only_acknowledgement();
-        let due = now.saturating_add(self.max_ack_delay);
+        let due = now + self.max_ack_delay;
         let policy = &mut self.ack_policy;
         if !policy.delays {
             policy.request_at = Some(now);
@@ -191,7 +191,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Notes that the consumer has posted messages. Returns an acknowledgement that has waited for
     /// them, which the driver sends after them.
-    pub fn on_reply(&mut self, now: u64) -> Option<TxPacket> {
+    pub fn on_reply(&mut self, now: Time) -> Option<TxPacket> {
         let awaited = self.awaits_reply();
         if self.ack_policy.delays {
             // The acknowledgement counts as sent.
@@ -203,11 +203,11 @@ impl<R: ResourceRing> Responder<R> {
         }
         let policy = &mut self.ack_policy;
         let request_at = policy.request_at.take()?;
-        if now.saturating_sub(request_at) >= self.max_ack_delay {
+        if now.since(request_at) >= self.max_ack_delay {
             policy.prompt_replies = 0;
             return None;
         }
-        policy.prompt_replies = policy.prompt_replies.saturating_add(1);
+        policy.prompt_replies.increment();
         policy.delays = policy.prompt_replies >= self.prompt_replies;
         None
     }
@@ -270,7 +270,7 @@ impl<R: ResourceRing> Responder<R> {
             "a packet outside of the response"
         );
         let first = resource.at == resource.start;
-        let last = resource.at.wrapping_add(1) >= resource.packets;
+        let last = resource.after() == 0;
         let operation = match (first, last) {
             (true, true) => Operation::ReadResponseOnly,
             (true, false) => Operation::ReadResponseFirst,
@@ -279,12 +279,15 @@ impl<R: ResourceRing> Responder<R> {
         };
         let offset = self.mtu.offset(resource.at);
         let payload = match resource.kind {
-            Kind::Read { domain, reth } if reth.len > offset => Payload::Read {
-                domain,
-                rkey: reth.rkey,
-                va: reth.va.wrapping_add(u64::from(offset)),
-                len: reth.len.saturating_sub(offset).min(self.mtu.bytes()),
-            },
+            Kind::Read { domain, reth } if reth.len > offset => {
+                let Reth { rkey, va, len } = reth.rest(offset);
+                Payload::Read {
+                    domain,
+                    rkey,
+                    va,
+                    len: len.min(self.mtu.bytes()),
+                }
+            }
             // The response to a FLUSH or an ATOMIC WRITE is that to an empty READ (IBA A19).
             _ => Payload::None,
         };

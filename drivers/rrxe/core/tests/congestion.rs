@@ -4,16 +4,20 @@
 //! the effect of a notification on the rate.
 
 use rrxe_core::congestion::{
-    NotificationPoint, RateLimiter, BURST, MAX_RATE, MIN_RATE, RAISE_INTERVAL, RECOVERY_STEPS,
-    REDUCE_INTERVAL,
+    self, NotificationPoint, RateLimiter, MAX_RATE, MIN_RATE, RECOVERY_STEPS,
 };
 use rrxe_core::reorder::MAX_DISTANCE;
 use rrxe_core::wire::{Aeth, Operation, Reth, Syndrome};
-use rrxe_core::{Ext, Packet, Psn, Service};
+use rrxe_core::{Ext, Packet, Psn, Service, Span, Time};
 use rrxe_testkit::{acknowledge, packet, packet_of, Host, Op, Request, BASE, RKEY, START_PSN};
 
 const MTU: u32 = 1024;
+
+// Times in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
+const BURST: u64 = congestion::BURST.ns();
+const RAISE_INTERVAL: u64 = congestion::RAISE_INTERVAL.ns();
+const REDUCE_INTERVAL: u64 = congestion::REDUCE_INTERVAL.ns();
 
 /// Bytes of a packet on the wire that the core does not see: Ethernet, IPv4 and UDP headers.
 const OVERHEAD: u64 = 42;
@@ -23,13 +27,13 @@ const OVERHEAD: u64 = 42;
 fn busy(limiter: &mut RateLimiter, mut now: u64, end: u64, size: u32, unlimited: u64) -> u64 {
     let mut bytes = 0;
     while now < end {
-        if limiter.admit(now) {
-            limiter.sent(now, size, 1);
+        if limiter.admit(Time::from_ns(now)) {
+            limiter.sent(Time::from_ns(now), size, 1);
             bytes += u64::from(size) + OVERHEAD;
             // As fast as the link accepts packets.
             now += (u64::from(size) + OVERHEAD) * SECOND / unlimited;
         } else {
-            let wake = limiter.wakeup.unwrap();
+            let wake = limiter.wakeup.unwrap().ns();
             assert!(wake > now, "asks to be woken at once");
             now = wake;
         }
@@ -42,7 +46,7 @@ fn warm(rate: u64) -> (RateLimiter, u64) {
     let mut limiter = RateLimiter::default();
     let now = 20_000_000;
     busy(&mut limiter, 0, now, 4096, rate);
-    assert_eq!(limiter.limit(now), None);
+    assert_eq!(limiter.limit(Time::from_ns(now)), None);
     (limiter, now)
 }
 
@@ -53,11 +57,13 @@ fn l_02_interval() {
     let marked = [7, 8, 49_999, 50_006, 50_007, 50_008, 100_006, 1_000_000];
     let sent: Vec<u64> = marked
         .into_iter()
-        .filter(|&now| point.marked(now, 50_000))
+        .filter(|&now| point.marked(Time::from_ns(now), Span::from_us(50)))
         .collect();
     assert_eq!(sent, [7, 50_007, 1_000_000]);
     let mut point = NotificationPoint::default();
-    assert!([5, 5, 5, 6].into_iter().all(|now| point.marked(now, 0)));
+    assert!([5, 5, 5, 6]
+        .into_iter()
+        .all(|now| point.marked(Time::from_ns(now), Span::ZERO)));
 }
 
 fn psn(n: u32) -> Psn {
@@ -146,9 +152,11 @@ fn a_fatal_nak_does_not_wait_for_the_rate() {
     };
     let read = |n, rkey| packet(Operation::ReadRequest, psn(n), reth(rkey), 0);
     let _ = host.take(0, &read(0, RKEY), &[]);
-    let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
+    let progress = host
+        .responder
+        .poll_transmit(Time::from_ns(0), 64, &mut host.driver);
     assert_eq!((progress.sent, progress.more), (64, true));
-    host.responder.on_cnp(0);
+    host.responder.on_cnp(Time::from_ns(0));
     let first = host.drain(0).len();
     assert!(first < 128);
     let _ = host.take(0, &read(128, RKEY + 1), &[]);
@@ -190,16 +198,20 @@ fn l_04_read() {
         )
     };
     let _ = host.take(0, &read, &[]);
-    let progress = host.responder.poll_transmit(0, 64, &mut host.driver);
+    let progress = host
+        .responder
+        .poll_transmit(Time::from_ns(0), 64, &mut host.driver);
     assert_eq!((progress.sent, progress.more), (64, true));
-    host.responder.on_cnp(0);
-    let rate = host.responder.rate.limit(0).unwrap();
+    host.responder.on_cnp(Time::from_ns(0));
+    let rate = host.responder.rate.limit(Time::from_ns(0)).unwrap();
     let mut now = 0;
     let mut waits = 0;
     loop {
-        let progress = host.responder.poll_transmit(now, 64, &mut host.driver);
+        let progress = host
+            .responder
+            .poll_transmit(Time::from_ns(now), 64, &mut host.driver);
         assert!(!progress.fatal);
-        match host.responder.next_timeout() {
+        match host.responder.next_timeout().map(Time::ns) {
             Some(at) => {
                 assert!(at > now);
                 now = at;
@@ -220,8 +232,8 @@ fn l_04_read() {
 fn l_07_rate_falls() {
     for full in [100_000_000, 1_000_000_000, 10_000_000_000] {
         let (mut limiter, now) = warm(full);
-        limiter.on_cnp(now);
-        let rate = limiter.limit(now).unwrap();
+        limiter.on_cnp(Time::from_ns(now));
+        let rate = limiter.limit(Time::from_ns(now)).unwrap();
         assert!(
             (full * 2 / 5..=full * 3 / 5).contains(&rate),
             "{rate} of {full}"
@@ -243,19 +255,19 @@ fn l_07_rate_falls() {
 #[test]
 fn l_07_minimum() {
     let (mut limiter, mut now) = warm(1_000_000_000);
-    limiter.on_cnp(now);
-    let first = limiter.limit(now);
+    limiter.on_cnp(Time::from_ns(now));
+    let first = limiter.limit(Time::from_ns(now));
     for _ in 0..100 {
-        limiter.on_cnp(now + REDUCE_INTERVAL - 1);
+        limiter.on_cnp(Time::from_ns(now + REDUCE_INTERVAL - 1));
     }
-    assert_eq!(limiter.limit(now), first);
+    assert_eq!(limiter.limit(Time::from_ns(now)), first);
     let mut last = first.unwrap();
     for _ in 0..1000 {
         let end = now + REDUCE_INTERVAL;
         busy(&mut limiter, now, end, 4096, 1_000_000_000);
         now = end;
-        limiter.on_cnp(now);
-        let rate = limiter.limit(now).unwrap();
+        limiter.on_cnp(Time::from_ns(now));
+        let rate = limiter.limit(Time::from_ns(now)).unwrap();
         assert!(rate <= last && rate >= MIN_RATE);
         last = rate;
     }
@@ -266,9 +278,9 @@ fn l_07_minimum() {
     let mut sent = 0;
     let mut at = now;
     while at < now + time {
-        slow.on_cnp(at);
-        if slow.admit(at) {
-            slow.sent(at, 4096, 1);
+        slow.on_cnp(Time::from_ns(at));
+        if slow.admit(Time::from_ns(at)) {
+            slow.sent(Time::from_ns(at), 4096, 1);
             sent += 1;
         }
         at += REDUCE_INTERVAL;
@@ -281,15 +293,15 @@ fn l_07_minimum() {
 fn l_07_recovery() {
     let (mut limiter, mut now) = warm(1_000_000_000);
     let before = 1_000_000_000;
-    limiter.on_cnp(now);
-    let mut last = limiter.limit(now).unwrap();
+    limiter.on_cnp(Time::from_ns(now));
+    let mut last = limiter.limit(Time::from_ns(now)).unwrap();
     let mut steps = 0;
     let free = loop {
         let end = now + RAISE_INTERVAL;
         busy(&mut limiter, now, end, 4096, 10_000_000_000);
         now = end;
         steps += 1;
-        match limiter.limit(now) {
+        match limiter.limit(Time::from_ns(now)) {
             Some(rate) => {
                 assert!(rate > last && rate < MAX_RATE);
                 last = rate;
@@ -305,9 +317,9 @@ fn l_07_recovery() {
     assert!(free <= 20_000_000 + 30_000_000, "{free}");
     // A limiter that was idle meanwhile recovers as well.
     let (mut limiter, now) = warm(1_000_000_000);
-    limiter.on_cnp(now);
-    assert_eq!(limiter.limit(now + 30_000_000), None);
-    assert!(limiter.admit(u64::MAX));
+    limiter.on_cnp(Time::from_ns(now));
+    assert_eq!(limiter.limit(Time::from_ns(now + 30_000_000)), None);
+    assert!(limiter.admit(Time::from_ns(u64::MAX)));
 }
 
 /// L-07: notifications in a row, without a step of recovery between them, keep the rate to which
@@ -318,16 +330,16 @@ fn l_07_target() {
     // Returns the rate at the end of fast recovery.
     let recovered = |pauses: &[u64]| {
         let (mut limiter, mut now) = warm(FULL);
-        limiter.on_cnp(now);
+        limiter.on_cnp(Time::from_ns(now));
         for pause in pauses {
             busy(&mut limiter, now, now + pause, 4096, 10 * FULL);
             now += pause;
-            let before = limiter.limit(now);
-            limiter.on_cnp(now);
-            assert!(limiter.limit(now) < before);
+            let before = limiter.limit(Time::from_ns(now));
+            limiter.on_cnp(Time::from_ns(now));
+            assert!(limiter.limit(Time::from_ns(now)) < before);
         }
         now += RECOVERY_STEPS as u64 * RAISE_INTERVAL;
-        limiter.limit(now).unwrap()
+        limiter.limit(Time::from_ns(now)).unwrap()
     };
     let once = recovered(&[]);
     assert!(once > FULL * 9 / 10);
@@ -344,14 +356,14 @@ fn l_07_target() {
 #[test]
 fn l_07_idle() {
     let mut limiter = RateLimiter::default();
-    assert!(!limiter.on_cnp(5));
-    assert_eq!(limiter.limit(5), None);
-    limiter.sent(6, 64, 1);
-    assert!(!limiter.on_cnp(7));
-    assert_eq!(limiter.limit(7), None);
+    assert!(!limiter.on_cnp(Time::from_ns(5)));
+    assert_eq!(limiter.limit(Time::from_ns(5)), None);
+    limiter.sent(Time::from_ns(6), 64, 1);
+    assert!(!limiter.on_cnp(Time::from_ns(7)));
+    assert_eq!(limiter.limit(Time::from_ns(7)), None);
     let (mut limiter, now) = warm(1_000_000_000);
-    assert!(!limiter.on_cnp(now + SECOND));
-    assert_eq!(limiter.limit(now + SECOND), None);
+    assert!(!limiter.on_cnp(Time::from_ns(now + SECOND)));
+    assert_eq!(limiter.limit(Time::from_ns(now + SECOND)), None);
 }
 
 /// L-07: a notification reports a reduction if it lowers the rate: at most once per interval, and
@@ -361,10 +373,10 @@ fn l_07_reductions() {
     let (mut limiter, mut now) = warm(1_000_000_000);
     let mut last = u64::MAX;
     for _ in 0..1000 {
-        let reduced = limiter.on_cnp(now);
-        let rate = limiter.limit(now).unwrap();
+        let reduced = limiter.on_cnp(Time::from_ns(now));
+        let rate = limiter.limit(Time::from_ns(now)).unwrap();
         assert_eq!(reduced, rate < last, "from {last} to {rate}");
-        assert!(!limiter.on_cnp(now + REDUCE_INTERVAL - 1));
+        assert!(!limiter.on_cnp(Time::from_ns(now + REDUCE_INTERVAL - 1)));
         busy(
             &mut limiter,
             now,
@@ -373,7 +385,7 @@ fn l_07_reductions() {
             1_000_000_000,
         );
         now += REDUCE_INTERVAL;
-        last = limiter.limit(now).unwrap();
+        last = limiter.limit(Time::from_ns(now)).unwrap();
     }
     assert_eq!(last, MIN_RATE);
 }
@@ -396,9 +408,9 @@ fn l_07_that_queue_pair_only() {
     let mut hosts = [0, 1].map(|_| Host::new(Service::Rc, 0, MTU));
     for host in &mut hosts {
         post(host, PACKETS * MTU);
-        let progress = host
-            .requester
-            .poll_transmit(&mut host.slots, 0, 32, &mut host.driver);
+        let progress =
+            host.requester
+                .poll_transmit(&mut host.slots, Time::from_ns(0), 32, &mut host.driver);
         assert_eq!(progress.sent, 32);
     }
     let [lowered, other] = &mut hosts;
@@ -407,22 +419,30 @@ fn l_07_that_queue_pair_only() {
         lowered.requester.counters,
         lowered.responder.expected_psn(),
         lowered.responder.msn.get(),
-        lowered.requester.next_timeout(),
+        lowered.requester.next_timeout().map(Time::ns),
     );
-    assert!(lowered.requester.on_cnp(0));
+    assert!(lowered.requester.on_cnp(Time::from_ns(0)));
     // The responder was not sending.
-    assert!(!lowered.responder.on_cnp(0));
+    assert!(!lowered.responder.on_cnp(Time::from_ns(0)));
     let after = (
         lowered.requester.next_psn(),
         lowered.requester.counters,
         lowered.responder.expected_psn(),
         lowered.responder.msn.get(),
-        lowered.requester.next_timeout(),
+        lowered.requester.next_timeout().map(Time::ns),
     );
     assert_eq!(before, after);
-    assert!(lowered.requester.congestion.rate.limit(0).is_some());
-    assert_eq!(lowered.responder.rate.limit(0), None);
-    assert_eq!(other.requester.congestion.rate.limit(0), None);
+    assert!(lowered
+        .requester
+        .congestion
+        .rate
+        .limit(Time::from_ns(0))
+        .is_some());
+    assert_eq!(lowered.responder.rate.limit(Time::from_ns(0)), None);
+    assert_eq!(
+        other.requester.congestion.rate.limit(Time::from_ns(0)),
+        None
+    );
 
     let rest = other.drain(0).len();
     assert_eq!(
@@ -438,7 +458,7 @@ fn l_07_that_queue_pair_only() {
     // Retransmissions for lack of an answer do not count.
     let mut next = lowered.requester.next_psn();
     while sent < PACKETS as usize {
-        let wake = lowered.requester.next_timeout().unwrap();
+        let wake = lowered.requester.next_timeout().map(Time::ns).unwrap();
         assert!(wake > now);
         now = wake;
         let _ = lowered.timeout(now);
@@ -477,8 +497,13 @@ fn l_07_what_is_sent_again() {
         }
         let mut now = 2_000_000;
         assert_eq!(host.drain(now).len(), 60);
-        host.requester.on_cnp(now);
-        let rate = host.requester.congestion.rate.limit(now).unwrap();
+        host.requester.on_cnp(Time::from_ns(now));
+        let rate = host
+            .requester
+            .congestion
+            .rate
+            .limit(Time::from_ns(now))
+            .unwrap();
         let mut allowed = rate * BURST / SECOND + u64::from(MTU) + 100;
         let mut bytes = 0;
         for una in 1..40 {
@@ -496,6 +521,7 @@ fn l_07_what_is_sent_again() {
                 let wake = host
                     .requester
                     .next_timeout()
+                    .map(Time::ns)
                     .expect("it waits for its time");
                 assert!(wake > now, "asks to be woken at once");
                 now = wake;
@@ -508,13 +534,13 @@ fn l_07_what_is_sent_again() {
                 let _ = host.take(now, &ack, &[]);
             }
             // The rate has not been higher since the last round.
-            let Some(rate) = host.requester.congestion.rate.limit(now) else {
+            let Some(rate) = host.requester.congestion.rate.limit(Time::from_ns(now)) else {
                 break;
             };
             allowed += rate * (now - before) / SECOND;
             assert!(bytes <= allowed, "{bytes} bytes, {allowed} allowed");
         }
-        let retransmitted = host.requester.counters.retransmitted;
+        let retransmitted = host.requester.counters.retransmitted.get();
         assert!(
             retransmitted >= if buffers { 39 } else { 100 },
             "{retransmitted}"
@@ -530,8 +556,8 @@ fn no_pending_wakeup() {
     post(&mut host, 200 * MTU);
     let _ = host
         .requester
-        .poll_transmit(&mut host.slots, 0, 32, &mut host.driver);
-    host.requester.on_cnp(0);
+        .poll_transmit(&mut host.slots, Time::from_ns(0), 32, &mut host.driver);
+    host.requester.on_cnp(Time::from_ns(0));
     let _ = host.drain(0);
     assert!(host.requester.next_timeout().is_some());
     host.go_to_error();

@@ -247,7 +247,7 @@ fn xrc_request_packets() {
         assert_eq!((packet.bth.opcode.0 >> 5, packet.xrc_srqn), (5, SRQ));
     }
     // The requester drops an answer of RC's class.
-    let dropped = host.requester.counters.dropped;
+    let dropped = host.requester.counters.dropped.get();
     let ack = rrxe_testkit::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
     let _ = host.take(0, &ack, &[]);
     assert_eq!(host.requester.counters.dropped, dropped + 1);

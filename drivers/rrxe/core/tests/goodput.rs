@@ -75,7 +75,7 @@ fn run(op: Op, link: Link, ends: Ends, seed: u64, messages: u32) -> Run {
     }
     Run {
         time: pair.now - start,
-        again: pair.hosts[0].requester.counters.retransmitted.into(),
+        again: pair.hosts[0].requester.counters.retransmitted.get().into(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! ACK Extended Transport Header (IBA 9.3.5).
 
 use crate::psn::Psn;
+use crate::Span;
 
 /// The AETH: the responder's verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,12 +123,13 @@ pub const fn credits(code: u8) -> Option<u32> {
 /// Returns the minimum wait of the RNR NAK timer (IBA 9.7.5.2.8, table of the encodings). Ignores
 /// all but the low five bits.
 #[inline]
-pub const fn rnr_timer(code: u8) -> u64 {
-    let hundredths_of_ms = match code & 0x1f {
+pub const fn rnr_timer(code: u8) -> Span {
+    let tens_of_us = match code & 0x1f {
         0 => 65_536,
         n => scale(n),
     };
-    (hundredths_of_ms as u64).wrapping_mul(10_000)
+    // Below 10^6.
+    Span::from_us(tens_of_us.wrapping_mul(10))
 }
 
 /// Returns the value of a five-bit code on the scale of credits and RNR timers: 0 to 3, and then
@@ -184,7 +186,7 @@ mod tests {
         ];
         for (code, ms) in ms.iter().enumerate() {
             let ns = (ms * 1e6f64).round() as u64;
-            assert_eq!(rnr_timer(code as u8), ns, "code {code}");
+            assert_eq!(rnr_timer(code as u8).ns(), ns, "code {code}");
         }
     }
 

@@ -56,6 +56,19 @@ header! {
     }
 }
 
+impl Reth {
+    /// Returns the remote memory without its first `offset` bytes.
+    #[inline]
+    pub fn rest(self, offset: u32) -> Reth {
+        debug_assert!(offset <= self.len, "a part beyond the remote memory");
+        Reth {
+            va: self.va.wrapping_add(offset.into()),
+            len: self.len.saturating_sub(offset),
+            ..self
+        }
+    }
+}
+
 header! {
     /// The AtomicETH (IBA 9.3.4): target and operands of an atomic operation.
     pub struct AtomicEth {

@@ -70,11 +70,11 @@ impl Period {
             acknowledged: net.flows.iter().map(|flow| flow.acknowledged).collect(),
             used: 0.0,
             fairness: 0.0,
-            retransmitted: total(net, |counters| counters.retransmitted),
-            probes: total(net, |counters| counters.probes),
-            timeouts: total(net, |counters| counters.timeouts),
+            retransmitted: total(net, |counters| counters.retransmitted.get()),
+            probes: total(net, |counters| counters.probes.get()),
+            timeouts: total(net, |counters| counters.timeouts.get()),
             naks: total(net, |counters| {
-                counters.sequence_naks.wrapping_add(counters.implied_naks)
+                counters.sequence_naks.get() + counters.implied_naks.get()
             }),
             stall: 0,
             reduced: false,
@@ -106,11 +106,11 @@ impl Period {
             used: sum * self.path.service as f64 / time as f64,
             fairness: sum * sum / (squares * acknowledged.len() as f64),
             acknowledged,
-            retransmitted: total(net, |counters| counters.retransmitted) - self.retransmitted,
-            probes: total(net, |counters| counters.probes) - self.probes,
-            timeouts: total(net, |counters| counters.timeouts) - self.timeouts,
+            retransmitted: total(net, |counters| counters.retransmitted.get()) - self.retransmitted,
+            probes: total(net, |counters| counters.probes.get()) - self.probes,
+            timeouts: total(net, |counters| counters.timeouts.get()) - self.timeouts,
             naks: total(net, |counters| {
-                counters.sequence_naks.wrapping_add(counters.implied_naks)
+                counters.sequence_naks.get() + counters.implied_naks.get()
             }) - self.naks,
             stall: net.flows.iter().map(|flow| flow.stall).max().unwrap_or(0),
             reduced: net.flows.iter().any(|flow| flow.reduced),
@@ -390,8 +390,9 @@ fn marks_keep_the_queue_short(report: &Report) {
 pub(super) fn drain(net: &mut Net) {
     net.posts = false;
     let timeout = ack_timeout(net.config.timeout)
-        .unwrap_or(0)
-        .max(MIN_ACK_TIMEOUT);
+        .unwrap_or_default()
+        .max(MIN_ACK_TIMEOUT)
+        .ns();
     let overflows = matches!(net.config.trouble, Trouble::Overflow | Trouble::All);
     let slow = net.config.peers == Peers::Drop || overflows;
     let trips = if slow { 1000 } else { 20 };
@@ -408,8 +409,9 @@ pub(super) fn lose_peers(net: &mut Net) {
     net.dead = true;
     let config = net.config.clone();
     let timeout = ack_timeout(config.timeout)
-        .unwrap_or(0)
-        .max(MIN_ACK_TIMEOUT);
+        .unwrap_or_default()
+        .max(MIN_ACK_TIMEOUT)
+        .ns();
     let shortest = timeout * (u64::from(config.retry_count) + 1);
     for index in 0..net.flows.len() {
         let flow = &mut net.flows[index];

@@ -135,7 +135,7 @@ impl Config {
 
     /// Returns whether every round trip is shorter than any probe timeout.
     pub fn is_short(&self) -> bool {
-        self.longest < MIN_PTO * 9 / 10
+        self.longest < MIN_PTO.ns() * 9 / 10
     }
 
     /// Derives a configuration from the random state of a seed.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const BATCH: usize = 64;
 
 /// Minimum time between two congestion notifications of a flow, in nanoseconds.
-const NOTIFY_INTERVAL: u64 = 50_000;
+const NOTIFY_INTERVAL: Span = Span::from_us(50);
 
 macro_rules! trace {
     ($net:expr, $($words:tt)*) => {
@@ -191,13 +191,13 @@ impl Net {
         let flow = &mut self.flows[index];
         let host = &mut flow.hosts[side];
         let rate = |host: &mut Host| match side {
-            0 => host.requester.congestion.rate.limit(now),
-            _ => host.responder.rate.limit(now),
+            0 => host.requester.congestion.rate.limit(Time::from_ns(now)),
+            _ => host.responder.rate.limit(Time::from_ns(now)),
         };
         let before = rate(host);
         let reduced = match side {
-            0 => host.requester.on_cnp(now),
-            _ => host.responder.on_cnp(now),
+            0 => host.requester.on_cnp(Time::from_ns(now)),
+            _ => host.responder.on_cnp(Time::from_ns(now)),
         };
         let after = rate(host);
         let limit = |rate: Option<u64>| rate.unwrap_or(u64::MAX);
@@ -206,7 +206,7 @@ impl Net {
             limit(after) < limit(before),
             "flow {index}: a reduction of the rate is not counted, or there was none"
         );
-        let due = now >= flow.notified + congestion::REDUCE_INTERVAL;
+        let due = now >= flow.notified + congestion::REDUCE_INTERVAL.ns();
         let sends = side == self.from && now < flow.free + MS;
         assert!(
             !due || !sends
@@ -251,8 +251,8 @@ impl Net {
         let flow_of = &mut self.flows[flow];
         let host = &flow_of.hosts[side];
         let next = match side {
-            0 => host.requester.next_timeout(),
-            _ => host.responder.next_timeout(),
+            0 => host.requester.next_timeout().map(Time::ns),
+            _ => host.responder.next_timeout().map(Time::ns),
         };
         let earlier = |at: &u64| flow_of.armed[side].is_none_or(|armed| *at < armed);
         if let Some(at) = next.filter(earlier) {
@@ -388,7 +388,7 @@ impl Net {
                 "flow {index}: {side} takes {}",
                 flight.packet.psn().get()
             );
-            if flight.marked && flow.points[side].marked(now, NOTIFY_INTERVAL) {
+            if flight.marked && flow.points[side].marked(Time::from_ns(now), NOTIFY_INTERVAL) {
                 let notification = match flight.packet.is_response() {
                     true => host.requester.cnp(&flight.packet),
                     false => host.responder.cnp(&flight.packet),
@@ -424,6 +424,7 @@ impl Net {
         let due = host
             .requester
             .next_timeout()
+            .map(Time::ns)
             .is_some_and(|at| at <= self.now);
         if side == 0 && due {
             trace!(self, "flow {index}: timer");
@@ -461,11 +462,11 @@ impl Net {
         let window = requester.window();
         let waits = requester.outstanding() > 0;
         let sender = match self.from {
-            0 => requester.congestion.rate.limit(now),
-            _ => flow.hosts[1].responder.rate.limit(now),
+            0 => requester.congestion.rate.limit(Time::from_ns(now)),
+            _ => flow.hosts[1].responder.rate.limit(Time::from_ns(now)),
         };
         let rate = sender.unwrap_or(u64::MAX);
-        let counted = requester.counters.window_reductions;
+        let counted = requester.counters.window_reductions.get();
         assert!(
             window >= flow.window || counted > flow.counted,
             "flow {index}: a reduction of the window is not counted"

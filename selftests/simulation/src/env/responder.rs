@@ -125,7 +125,8 @@ impl Env<'_> {
         if let Payload::Read { rkey, va, len, .. } = packet.payload {
             let host = self.oracle.sides[qp].host;
             let start = self.oracle.region(host, rkey, va, len)?;
-            self.oracle.touch(Page::remote(host, start), qp, Half::Recv)?;
+            self.oracle
+                .touch(Page::remote(host, start), qp, Half::Recv)?;
             let bytes = &self.oracle.hosts[host].memory[start..start + len as usize];
             self.oracle.payload.extend_from_slice(bytes);
         }

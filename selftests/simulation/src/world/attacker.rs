@@ -277,7 +277,8 @@ impl World {
         self.oracle.payload.extend_from_slice(payload);
         // `handling` is `None`: the environment panics if the core places or executes anything.
         let outcome = self.with(qp, |core, env| {
-            core.responder.handle_packet(now, &packet, env)
+            core.responder
+                .handle_packet(Time::from_ns(now), &packet, env)
         });
         assert!(!outcome.buffer, "queue pair {qp} buffers what nobody sent");
         assert!(!outcome.fatal, "what nobody sent is fatal");
@@ -329,7 +330,7 @@ impl World {
         self.oracle.payload.extend_from_slice(payload);
         let outcome = self.with(qp, |core, env| {
             core.requester
-                .handle_packet(&mut core.slots, now, &packet, env)
+                .handle_packet(&mut core.slots, Time::from_ns(now), &packet, env)
         });
         assert!(!outcome.buffer && !outcome.fatal && !outcome.sqe);
         assert_eq!(completed, self.oracle.flows[qp].completed);

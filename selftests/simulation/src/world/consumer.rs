@@ -136,7 +136,8 @@ impl World {
             // A spurious timer call is harmless.
             let now = self.oracle.now;
             let outcome = self.with(qp, |core, env| {
-                core.requester.handle_timeout(&mut core.slots, now, env)
+                core.requester
+                    .handle_timeout(&mut core.slots, Time::from_ns(now), env)
             });
             self.after_send_side(qp, outcome);
         }

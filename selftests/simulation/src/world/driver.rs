@@ -20,10 +20,11 @@ impl World {
     pub(super) fn timer(&mut self, qp: usize) {
         let now = self.oracle.now;
         let outcome = self.with(qp, |core, env| {
-            core.requester.handle_timeout(&mut core.slots, now, env)
+            core.requester
+                .handle_timeout(&mut core.slots, Time::from_ns(now), env)
         });
         // The timer must not stay expired, even if the batch is full at the retransmission.
-        let next = self.cores[qp].requester.next_timeout();
+        let next = self.cores[qp].requester.next_timeout().map(Time::ns);
         assert!(
             next.is_none_or(|at| at > now),
             "the timer of {qp} never ends"
@@ -80,7 +81,9 @@ impl World {
     pub(super) fn finish_flush(&mut self, qp: usize) {
         self.with(qp, |core, env| {
             while core.requester.is_flushing() {
-                let progress = core.requester.poll_transmit(&mut core.slots, 0, 0, env);
+                let progress =
+                    core.requester
+                        .poll_transmit(&mut core.slots, Time::from_ns(0), 0, env);
                 assert_eq!(progress.more, core.requester.is_flushing());
             }
         });
@@ -97,10 +100,14 @@ impl World {
         loop {
             let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
-            self.oracle.sides[qp].rate = self.cores[qp].requester.congestion.rate.limit(now);
+            self.oracle.sides[qp].rate = self.cores[qp]
+                .requester
+                .congestion
+                .rate
+                .limit(Time::from_ns(now));
             let progress = self.with(qp, |core, env| {
                 core.requester
-                    .poll_transmit(&mut core.slots, now, budget, env)
+                    .poll_transmit(&mut core.slots, Time::from_ns(now), budget, env)
             });
             let more = self.after_batch(qp, budget, &progress);
             self.reply(qp);
@@ -124,11 +131,13 @@ impl World {
         if self.oracle.room == 0 || self.oracle.sides[qp].emitted == 0 {
             return;
         }
-        if let Some(packet) = self.cores[qp].responder.on_reply(now) {
+        if let Some(packet) = self.cores[qp].responder.on_reply(Time::from_ns(now)) {
             trace!(self.oracle, "    {qp} has waited with its acknowledgement");
             self.with(qp, |_, env| env.send_response(&packet))
                 .expect("there is room");
-            let progress = self.with(qp, |core, env| core.responder.poll_transmit(now, 0, env));
+            let progress = self.with(qp, |core, env| {
+                core.responder.poll_transmit(Time::from_ns(now), 0, env)
+            });
             assert!(!progress.more, "the acknowledgement of {qp} is sent");
         }
     }
@@ -139,7 +148,8 @@ impl World {
             let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
             let progress = self.with(qp, |core, env| {
-                core.responder.poll_transmit(now, budget, env)
+                core.responder
+                    .poll_transmit(Time::from_ns(now), budget, env)
             });
             let more = self.after_batch(qp, budget, &progress);
             self.react(qp, progress.fatal, progress.sqe);
@@ -303,7 +313,8 @@ impl World {
                 flow.absent = false;
             }
             let outcome = self.with(qp, |core, env| {
-                core.responder.handle_packet(now, &packet, env)
+                core.responder
+                    .handle_packet(Time::from_ns(now), &packet, env)
             });
             self.oracle.handling = None;
             if self.oracle.flows[truth.flow].service.is_reliable() {
@@ -360,10 +371,12 @@ impl World {
         let reported = if responses {
             self.with(qp, |core, env| {
                 core.requester
-                    .on_buffered(&mut core.slots, now, beyond, env)
+                    .on_buffered(&mut core.slots, Time::from_ns(now), beyond, env)
             })
         } else {
-            self.cores[qp].responder.on_buffered(now, beyond)
+            self.cores[qp]
+                .responder
+                .on_buffered(Time::from_ns(now), beyond)
         };
         if !responses && reported.transmit {
             let incoming = self.oracle.sides[qp].peer;
@@ -387,7 +400,7 @@ impl World {
         let outstanding = self.cores[qp].requester.expected_psn();
         let outcome = self.with(qp, |core, env| {
             core.requester
-                .handle_packet(&mut core.slots, now, packet, env)
+                .handle_packet(&mut core.slots, Time::from_ns(now), packet, env)
         });
         self.take_credits(qp, packet, outstanding);
         let after = self.cores[qp].requester.counters;
@@ -404,7 +417,7 @@ impl World {
                 .rnr
                 .is_some_and(|(until, from)| from == truth.relative && until > now);
             if after.dropped == before.dropped && !waits && !outcome.fatal {
-                flow.rnr = Some((now + wire::rnr_timer(timer), truth.relative));
+                flow.rnr = Some((now + wire::rnr_timer(timer).ns(), truth.relative));
             }
             return outcome;
         }
@@ -453,7 +466,8 @@ impl World {
             if half == Half::Send {
                 self.oracle.flows[qp].answer_absent = false;
                 let outcome = self.with(qp, |core, _| {
-                    core.requester.on_memory_present(&core.slots, now)
+                    core.requester
+                        .on_memory_present(&core.slots, Time::from_ns(now))
                 });
                 self.after_send_side(qp, outcome);
                 continue;
@@ -483,11 +497,17 @@ impl World {
         let now = self.oracle.now;
         trace!(self.oracle, "    {qp} is notified of congestion");
         let core = &mut self.cores[qp];
-        if core.requester.congestion.rate.limit(now).is_none() {
+        if core
+            .requester
+            .congestion
+            .rate
+            .limit(Time::from_ns(now))
+            .is_none()
+        {
             self.oracle.sides[qp].paid = now;
         }
-        core.requester.on_cnp(now);
-        core.responder.on_cnp(now);
+        core.requester.on_cnp(Time::from_ns(now));
+        core.responder.on_cnp(Time::from_ns(now));
         self.check(qp);
     }
 }

@@ -22,8 +22,8 @@ impl World {
         let (side, flow) = (&mut oracle.sides[qp], &oracle.flows[qp]);
         let outstanding = flow.messages.len() - flow.completed;
         assert_eq!(core.requester.outstanding() as usize, outstanding);
-        side.timer = core.requester.next_timeout();
-        side.answer_timer = core.responder.next_timeout();
+        side.timer = core.requester.next_timeout().map(Time::ns);
+        side.answer_timer = core.responder.next_timeout().map(Time::ns);
         if side.state == State::Reset {
             return;
         }

@@ -16,7 +16,7 @@ use crate::flow::Flow;
 use crate::oracle::*;
 use attacker::Attacker;
 use driver::MAX_ACK_DELAY;
-use rrxe_core::{psn, Psn, RecoveryMode, Requester, SendSlot, Service};
+use rrxe_core::{psn, Psn, RecoveryMode, Requester, SendSlot, Service, Span};
 use rrxe_testkit::{Attributes, Random, ReorderBuffer, Responder};
 
 /// Maximum number of events per seed; no seed comes close.
@@ -193,7 +193,7 @@ impl World {
             attributes.connect_requester(&mut self.cores[qp].requester);
             if oracle.config.piggyback {
                 let responder = &mut self.cores[qp].responder;
-                responder.max_ack_delay = MAX_ACK_DELAY;
+                responder.max_ack_delay = Span::from_ns(MAX_ACK_DELAY);
                 responder.prompt_replies = 1;
             }
             oracle.sides[qp].state = State::Rts;

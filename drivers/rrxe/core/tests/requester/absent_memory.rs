@@ -12,7 +12,9 @@ fn set_absent(host: &mut Host, wr_id: u64, absent: bool) {
 /// Brings the memory of a work request in, and returns the packets that follow.
 fn bring_in(host: &mut Host, now: u64, wr_id: u64) -> Vec<(Packet, Vec<u8>)> {
     set_absent(host, wr_id, false);
-    let outcome = host.requester.on_memory_present(&host.slots, now);
+    let outcome = host
+        .requester
+        .on_memory_present(&host.slots, Time::from_ns(now));
     let packets = host.drain(now);
     assert_eq!(outcome.transmit, !packets.is_empty());
     packets
@@ -62,7 +64,7 @@ fn a_read_response_is_asked_for_again() {
             respond(&mut host, Operation::ReadResponseMiddle, n);
             assert!(host.drain(0).is_empty());
         }
-        while let Some(at) = host.requester.next_timeout() {
+        while let Some(at) = host.requester.next_timeout().map(Time::ns) {
             expire(&mut host, at);
             assert!(host.drain(at).is_empty());
         }
@@ -106,7 +108,12 @@ fn the_result_of_an_atomic_is_asked_for_again() {
 #[test]
 fn a_failed_queue_pair_does_not_wait_for_memory() {
     let mut host = host();
-    assert!(!host.requester.on_memory_present(&host.slots, 0).transmit);
+    assert!(
+        !host
+            .requester
+            .on_memory_present(&host.slots, Time::from_ns(0))
+            .transmit
+    );
     let wr_id = post(&mut host, Op::Read, MTU);
     host.drain(0);
     set_absent(&mut host, wr_id, true);

@@ -135,7 +135,7 @@ fn d_15_retransmissions_need_credits() {
         let nak = acknowledge(psn(2 * n), Syndrome::RnrNak { timer: 1 });
         let _ = host.take(now, &nak, &[]);
         assert!(host.drain(now).is_empty());
-        now = host.requester.next_timeout().unwrap();
+        now = host.requester.next_timeout().map(Time::ns).unwrap();
         let _ = host.timeout(now);
         assert_eq!(psns(&host.drain(now)), [2 * n, 2 * n + 1]);
         let _ = host.take(now, &acknowledge(psn(2 * n + 1), credit(0)), &[]);

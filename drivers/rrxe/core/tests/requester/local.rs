@@ -6,9 +6,9 @@ use super::*;
 
 /// Lets the host's timer expire. `waiting`: packets are in a queue of the host.
 fn expire_next(host: &mut Host, waiting: bool) {
-    let now = host.requester.next_timeout().unwrap();
+    let now = host.requester.next_timeout().map(Time::ns).unwrap();
     if waiting {
-        host.requester.restart_timers(now);
+        host.requester.restart_timers(Time::from_ns(now));
     }
     let _ = host.timeout(now);
     host.drain(now);
@@ -117,7 +117,10 @@ fn a_late_timer_uses_up_no_retry() {
             expire(&mut host, now);
             assert_eq!(host.requester.counters.timeouts, 0);
             assert!(host.drain(now).is_empty());
-            assert_eq!(host.requester.next_timeout(), Some(now + TIMEOUT));
+            assert_eq!(
+                host.requester.next_timeout().map(Time::ns),
+                Some(now + TIMEOUT)
+            );
             now += 10 * TIMEOUT;
         }
         // The last time, just in time.

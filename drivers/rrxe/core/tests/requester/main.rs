@@ -18,7 +18,8 @@ mod window;
 use rrxe_core::requester::{self, MAX_FLUSH, MIN_ACK_TIMEOUT};
 use rrxe_core::wire::{Aeth, AtomicAckEth, NakCode, Operation, Syndrome};
 use rrxe_core::{
-    wire, Destination, Ext, Fault, Packet, Progress, Psn, SendOp, SendSlot, Service, Status,
+    wire, Destination, Ext, Fault, Packet, Progress, Psn, SendOp, SendSlot, Service, Span, Status,
+    Time,
 };
 use rrxe_testkit::{acknowledge, packet, Host, Op, Pair, Request, BASE, DATAGRAM, RKEY, START_PSN};
 
@@ -27,7 +28,7 @@ const ACK: Syndrome = Syndrome::ACK_UNLIMITED;
 const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 
 /// The acknowledge timeout of the hosts: the smallest one, because that of code 8 is shorter.
-const TIMEOUT: u64 = MIN_ACK_TIMEOUT;
+const TIMEOUT: u64 = MIN_ACK_TIMEOUT.ns();
 
 /// Time after which a gap in the answers is reported.
 const GAP_DELAY: u64 = 100_000;

@@ -3,7 +3,9 @@
 //! Probes for lost tails, and the round trips that time them.
 
 use super::*;
-use rrxe_core::requester::MIN_PTO;
+
+/// The shortest probe timeout, in nanoseconds.
+const MIN_PTO: u64 = requester::MIN_PTO.ns();
 
 /// If the path has become shorter, the answers to probes come earlier than a round trip. After four
 /// of them the rest of the flight counts as lost, and does not cost a probe for each packet.
@@ -14,7 +16,7 @@ fn probes_on_a_shorter_path() {
     let mut now = 0;
     for psn in 1..=4 {
         assert!(host.drain(now).is_empty());
-        now = host.requester.next_timeout().unwrap();
+        now = host.requester.next_timeout().map(Time::ns).unwrap();
         expire(&mut host, now);
         assert_eq!(psns(&host.drain(now)), [psn]);
         now += 20_000;
@@ -30,7 +32,10 @@ fn probes_on_a_shorter_path() {
 fn a_probe_finds_a_lost_tail() {
     let mut host = in_flight(3);
     let mut now = 200_000;
-    assert_eq!(host.requester.next_timeout(), Some(now + MIN_PTO));
+    assert_eq!(
+        host.requester.next_timeout().map(Time::ns),
+        Some(now + MIN_PTO)
+    );
     now += MIN_PTO;
     expire(&mut host, now - 1);
     assert!(host.drain(now - 1).is_empty());
@@ -40,11 +45,14 @@ fn a_probe_finds_a_lost_tail() {
     assert!(sent[0].0.bth.ackreq);
     // For its repetition the floor is half of that.
     now += 2 * MIN_PTO / 2;
-    assert_eq!(host.requester.next_timeout(), Some(now));
+    assert_eq!(host.requester.next_timeout().map(Time::ns), Some(now));
     expire(&mut host, now);
     assert_eq!(psns(&host.drain(now)), [1]);
     // The consumer's timer expires before the next probe.
-    assert_eq!(host.requester.next_timeout(), Some(200_000 + TIMEOUT));
+    assert_eq!(
+        host.requester.next_timeout().map(Time::ns),
+        Some(200_000 + TIMEOUT)
+    );
     assert_eq!(host.requester.counters.probes, 2);
     assert_eq!(host.requester.counters.timeouts, 0);
     // The answer shows that the whole tail is lost, unless it comes too early to be one.
@@ -118,7 +126,10 @@ fn a_loss_in_the_first_flight_is_probed_for() {
     ack_at(&mut host, 1_100_000, 0, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(1_100_000)), [0]);
     // A round trip of 1 ms plus four times its deviation, which is assumed to be half of that.
-    assert_eq!(host.requester.next_timeout(), Some(1_100_000 + 3_000_000));
+    assert_eq!(
+        host.requester.next_timeout().map(Time::ns),
+        Some(1_100_000 + 3_000_000)
+    );
     expire(&mut host, 4_100_000);
     assert_eq!(psns(&host.drain(4_100_000)), [0]);
     assert_eq!(host.requester.counters.timeouts, 0);
@@ -140,7 +151,7 @@ fn the_first_flight_is_probed_for() {
     };
     let mut host = sent(14, false);
     for (at, probes) in [(20_000_000, 1), (60_000_000, 2), (67_108_864, 2)] {
-        assert_eq!(host.requester.next_timeout(), Some(at));
+        assert_eq!(host.requester.next_timeout().map(Time::ns), Some(at));
         expire(&mut host, at);
         let again = host.drain(at);
         assert_eq!(psns(&again), [0]);
@@ -148,9 +159,15 @@ fn the_first_flight_is_probed_for() {
         assert_eq!(host.requester.counters.probes, probes);
     }
     assert_eq!(host.requester.counters.timeouts, 1);
-    let timeout = requester::ack_timeout(14);
-    assert_eq!(sent(14, true).requester.next_timeout(), timeout);
-    assert_eq!(sent(8, false).requester.next_timeout(), Some(TIMEOUT));
+    let timeout = requester::ack_timeout(14).map(Span::ns);
+    assert_eq!(
+        sent(14, true).requester.next_timeout().map(Time::ns),
+        timeout
+    );
+    assert_eq!(
+        sent(8, false).requester.next_timeout().map(Time::ns),
+        Some(TIMEOUT)
+    );
 }
 
 /// While no round trip is known, one packet asks for an acknowledgement to measure it.
@@ -213,12 +230,15 @@ fn probes_back_off() {
     ack_at(&mut host, 300_000, 1, ACK);
     host.drain(300_000);
     let (mut now, mut wait) = (300_000, MIN_PTO);
-    let end = 300_000 + requester::ack_timeout(14).unwrap();
+    let end = 300_000 + requester::ack_timeout(14).unwrap().ns();
     for probes in 1.. {
         if now + wait >= end {
             break;
         }
-        assert_eq!(host.requester.next_timeout(), Some(now + wait));
+        assert_eq!(
+            host.requester.next_timeout().map(Time::ns),
+            Some(now + wait)
+        );
         now += wait;
         // From the first repetition on, the floor is half as long.
         wait = (MIN_PTO / 2) << probes;
@@ -227,7 +247,7 @@ fn probes_back_off() {
     }
     assert!(host.requester.counters.probes >= 3);
     assert!(!host.error);
-    assert_eq!(host.requester.next_timeout(), Some(end));
+    assert_eq!(host.requester.next_timeout().map(Time::ns), Some(end));
     expire(&mut host, end);
     assert_eq!(host.statuses()[2], Status::RetryExc);
 }
@@ -254,7 +274,10 @@ fn f_03_one_timeout_each() {
         host.drain(0);
         let mut now = 0;
         for _ in 0..4 {
-            assert_eq!(host.requester.next_timeout(), Some(now + TIMEOUT));
+            assert_eq!(
+                host.requester.next_timeout().map(Time::ns),
+                Some(now + TIMEOUT)
+            );
             now += TIMEOUT;
             expire(&mut host, now);
             assert_eq!(psns(&host.drain(now)), [0, 1]);
@@ -263,7 +286,10 @@ fn f_03_one_timeout_each() {
         for _ in 0..4 {
             expire(&mut host, now + TIMEOUT - 1);
             host.drain(now + TIMEOUT - 1);
-            assert_eq!(host.requester.next_timeout(), Some(now + TIMEOUT));
+            assert_eq!(
+                host.requester.next_timeout().map(Time::ns),
+                Some(now + TIMEOUT)
+            );
             now += TIMEOUT;
             expire(&mut host, now);
             assert_eq!(psns(&host.drain(now)), [1]);

@@ -20,15 +20,16 @@ fn f_02_no_timer() {
 fn f_02_a_timer_that_is_enabled_later() {
     for mut host in [host(), buffering_host(), host().strict()] {
         host.requester.set_timeout(0);
-        host.requester.start_timers(0);
+        host.requester.start_timers(Time::from_ns(0));
         assert_eq!(host.requester.next_timeout(), None);
         post(&mut host, Op::Write, 1);
         assert_eq!(host.drain(0).len(), 1);
         let now = 50_000_000;
         for at in [now, now + 1_000_000] {
             host.requester.set_timeout(8);
-            host.requester.start_timers(at);
-            assert_eq!(host.requester.next_timeout(), Some(now + TIMEOUT));
+            host.requester.start_timers(Time::from_ns(at));
+            let next = host.requester.next_timeout().map(Time::ns);
+            assert_eq!(next, Some(now + TIMEOUT));
         }
         expire(&mut host, now + TIMEOUT);
         assert_eq!(psns(&host.drain(now + TIMEOUT)), [0]);
@@ -210,8 +211,8 @@ fn e_05_rnr_wait() {
             &acknowledge(psn(0), Syndrome::RnrNak { timer: code }),
             &[],
         );
-        let deadline = now + wire::rnr_timer(code);
-        assert_eq!(host.requester.next_timeout(), Some(deadline));
+        let deadline = now + wire::rnr_timer(code).ns();
+        assert_eq!(host.requester.next_timeout().map(Time::ns), Some(deadline));
         assert!(host.drain(deadline - 1).is_empty());
         // The network may repeat the NAK, which has been handled.
         let _ = host.take(
@@ -239,7 +240,7 @@ fn rnr_round(host: &mut Host, n: u32) {
         &acknowledge(psn(n), Syndrome::RnrNak { timer: 1 }),
         &[],
     );
-    if let Some(at) = host.requester.next_timeout() {
+    if let Some(at) = host.requester.next_timeout().map(Time::ns) {
         let _ = host.timeout(at);
     }
     host.drain(now);
@@ -288,7 +289,7 @@ fn e_07_endless_retries_become_rare() {
             now += ROUND_TRIP;
             let nak = acknowledge(psn(message), Syndrome::RnrNak { timer: 1 });
             let _ = host.take(now, &nak, &[]);
-            let until = host.requester.next_timeout().unwrap();
+            let until = host.requester.next_timeout().map(Time::ns).unwrap();
             let longer = ((now - since) / 8).clamp(10_000, 10_000_000);
             assert_eq!(until - now, longer);
             waits.push(longer);
@@ -300,8 +301,8 @@ fn e_07_endless_retries_become_rare() {
         assert!(waits.len() < 200, "{} retries in a second", waits.len());
         let nak = acknowledge(psn(message), Syndrome::RnrNak { timer: 24 });
         let _ = host.take(now, &nak, &[]);
-        now += wire::rnr_timer(24);
-        assert_eq!(host.requester.next_timeout(), Some(now));
+        now += wire::rnr_timer(24).ns();
+        assert_eq!(host.requester.next_timeout().map(Time::ns), Some(now));
         let _ = host.timeout(now);
         assert_eq!(psns(&host.drain(now)), [message]);
         let _ = host.take(now, &acknowledge(psn(message), ACK), &[]);
@@ -321,7 +322,7 @@ fn e_07_the_driver_limits_slow_retries() {
     host.driver.rnr_retry.0 = 1_000_000_000;
     let mut refuse = |now| {
         let _ = host.take(now, &nak, &[]);
-        let until = host.requester.next_timeout().unwrap();
+        let until = host.requester.next_timeout().map(Time::ns).unwrap();
         let _ = host.timeout(until);
         host.drain(until);
         (until - now, host.driver.rnr_retry.1)
@@ -351,7 +352,7 @@ fn e_08_sequence_naks_behind_rnr_naks() {
             &acknowledge(psn(0), Syndrome::RnrNak { timer: 1 }),
             &[],
         );
-        now = host.requester.next_timeout().unwrap();
+        now = host.requester.next_timeout().map(Time::ns).unwrap();
         let _ = host.timeout(now);
         assert!(!host.drain(now).is_empty());
         now += 1_000_000;
@@ -403,14 +404,14 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         if buffers {
             // The answer may only be late.
             assert!(host.drain(0).is_empty());
-            assert_eq!(host.requester.next_timeout(), Some(GAP_DELAY));
+            assert_eq!(host.requester.next_timeout().map(Time::ns), Some(GAP_DELAY));
             expire(&mut host, GAP_DELAY);
         }
         assert_eq!(host.requester.counters.implied_naks, 1);
         assert_eq!(host.requester.counters.rnr_naks, 0);
         assert_eq!(psns(&host.drain(0)), [0], "the READ or atomic, and no more");
         // Its answer does not end the wait.
-        let deadline = wire::rnr_timer(14);
+        let deadline = wire::rnr_timer(14).ns();
         let now = deadline - 10_000;
         if op == Op::Read {
             let answers = [
@@ -428,7 +429,7 @@ fn e_05_rnr_beyond_an_unanswered_read() {
         assert_eq!(host.statuses(), [Status::Success]);
         assert_eq!(host.requester.counters.rnr_naks, u32::from(buffers));
         assert!(host.drain(deadline - 1).is_empty());
-        assert_eq!(host.requester.next_timeout(), Some(deadline));
+        assert_eq!(host.requester.next_timeout().map(Time::ns), Some(deadline));
         let outcome = host.timeout(deadline);
         assert!(outcome.transmit);
         assert_eq!(psns(&host.drain(deadline)), [packets, packets + 1]);
@@ -449,8 +450,8 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let _ = host.take(0, &nak, &[]);
     while host.requester.counters.timeouts == 0 {
         // The gap in the answers, a probe or the acknowledge timer.
-        let expiry = host.requester.next_timeout().unwrap();
-        assert!(expiry < wire::rnr_timer(0));
+        let expiry = host.requester.next_timeout().map(Time::ns).unwrap();
+        assert!(expiry < wire::rnr_timer(0).ns());
         let _ = host.timeout(expiry);
         assert_eq!(psns(&host.drain(expiry)), [0]);
     }
@@ -470,7 +471,7 @@ fn a_nak_that_the_timer_overtook_is_stale() {
     post(&mut host, Op::Send, 1);
     host.drain(200_000);
     while host.requester.counters.timeouts == 0 {
-        let at = host.requester.next_timeout().unwrap();
+        let at = host.requester.next_timeout().map(Time::ns).unwrap();
         let _ = host.timeout(at);
     }
     let now = 200_000 + TIMEOUT;
@@ -534,7 +535,7 @@ fn window_after_a_retry() {
     let mut host = host();
     post(&mut host, Op::Read, 500 * MTU);
     host.drain(0);
-    let deadline = host.requester.next_timeout().unwrap();
+    let deadline = host.requester.next_timeout().map(Time::ns).unwrap();
     let _ = host.timeout(deadline);
     post(&mut host, Op::Write, 1000 * MTU);
     assert_eq!(host.drain(deadline).len(), 16);

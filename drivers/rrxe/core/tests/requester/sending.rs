@@ -279,9 +279,9 @@ fn no_room() {
     let mut host = host();
     post(&mut host, Op::Send, 3 * MTU);
     host.driver.room = Some(1);
-    let progress = host
-        .requester
-        .poll_transmit(&mut host.slots, 0, 16, &mut host.driver);
+    let progress =
+        host.requester
+            .poll_transmit(&mut host.slots, Time::from_ns(0), 16, &mut host.driver);
     assert!(progress.more);
     assert_eq!(progress.sent, 1);
     host.driver.room = Some(8);
@@ -336,7 +336,7 @@ fn local_operations() {
     assert_eq!(psns(&host.drain(0)), [0, 1]);
     assert_eq!(host.statuses(), [Status::Success]);
     // A retransmission skips it.
-    let deadline = host.requester.next_timeout().unwrap();
+    let deadline = host.requester.next_timeout().map(Time::ns).unwrap();
     let _ = host.timeout(deadline);
     assert_eq!(psns(&host.drain(deadline)), [0, 1]);
     assert_eq!(host.driver.local_ops.len(), 2);
@@ -367,7 +367,7 @@ fn f_25_local_invalidate() {
     ack(&mut host, 0, ACK);
     assert!(host.drain(0).is_empty());
     // Retransmitted, and the key is still valid.
-    let deadline = host.requester.next_timeout().unwrap();
+    let deadline = host.requester.next_timeout().map(Time::ns).unwrap();
     let _ = host.timeout(deadline);
     assert_eq!(psns(&host.drain(deadline)), [1]);
     assert!(host.driver.local_ops.is_empty());

@@ -40,7 +40,9 @@ fn j_13_flushed_in_parts() {
         host.driver.sq[0].fault = Some(Fault::Protection);
         let mut poll = || {
             let driver = &mut host.driver;
-            let progress = host.requester.poll_transmit(&mut host.slots, 0, 16, driver);
+            let progress =
+                host.requester
+                    .poll_transmit(&mut host.slots, Time::from_ns(0), 16, driver);
             (progress, driver.sent.len())
         };
         let (failed, done) = poll();

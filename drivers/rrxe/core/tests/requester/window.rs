@@ -125,7 +125,11 @@ fn a_window_is_paced_after_a_loss() {
     let (mut now, mut sent) = (start, host.drain(start).len());
     assert!((110..130).contains(&sent), "{sent} packets at once");
     while sent < 175 {
-        now = host.requester.next_timeout().expect("nothing is sent");
+        now = host
+            .requester
+            .next_timeout()
+            .map(Time::ns)
+            .expect("nothing is sent");
         let more = host.drain(now).len();
         assert!((1..65).contains(&more), "{more} packets at once");
         sent += more;

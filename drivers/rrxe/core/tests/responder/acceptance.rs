@@ -204,7 +204,7 @@ fn a_38_responses_before_rts() {
     let mut host = host();
     host.requester.reset();
     host.requester.set_psn(START_PSN[0]);
-    let dropped = host.requester.counters.dropped;
+    let dropped = host.requester.counters.dropped.get();
     let answer = acknowledge(Psn::new(START_PSN[0]), ACK);
     assert!(ask(&mut host, &answer).is_empty());
     assert_eq!(host.requester.counters.dropped, dropped + 1);

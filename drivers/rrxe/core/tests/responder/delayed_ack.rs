@@ -18,7 +18,7 @@ fn request(host: &mut Host, now: u64, packet: &Packet) -> bool {
 /// request.
 fn delaying() -> (Host, u32) {
     let mut host = host();
-    host.responder.max_ack_delay = DELAY;
+    host.responder.max_ack_delay = Span::from_ns(DELAY);
     host.responder.prompt_replies = PROMPT_REPLIES;
     for number in 0..PROMPT_REPLIES + 8 {
         host.post_recv(number.into(), 64);
@@ -26,7 +26,7 @@ fn delaying() -> (Host, u32) {
     for number in 0..PROMPT_REPLIES {
         assert!(request(&mut host, 1, &send(number)));
         expect(&host.drain(1), number, ACK);
-        assert_eq!(host.responder.on_reply(DELAY), None);
+        assert_eq!(host.responder.on_reply(Time::from_ns(DELAY)), None);
     }
     (host, PROMPT_REPLIES)
 }
@@ -36,21 +36,26 @@ fn an_acknowledgement_leaves_with_the_reply() {
     let (mut host, next) = delaying();
     for number in next..next + 3 {
         assert!(!request(&mut host, 5, &send(number)));
-        assert_eq!(host.responder.next_timeout(), Some(5 + DELAY));
+        assert_eq!(host.responder.next_timeout().map(Time::ns), Some(5 + DELAY));
         assert!(host.drain(6).is_empty());
-        let taken = host.responder.on_reply(7).expect("it waits");
+        let taken = host.responder.on_reply(Time::from_ns(7)).expect("it waits");
         let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
         assert_eq!(says(&answer), (number, O::Acknowledge, Some(ACK)));
         assert_eq!(answer.bth.dest_qpn, 101);
         // The responder considers it sent.
         assert_eq!(host.responder.next_timeout(), None);
-        assert!(host.drain(5 + DELAY).is_empty() && host.responder.on_reply(8).is_none());
+        assert!(
+            host.drain(5 + DELAY).is_empty() && host.responder.on_reply(Time::from_ns(8)).is_none()
+        );
     }
     // No acknowledgement requested.
     let mut quiet = send(next + 3);
     quiet.bth.ackreq = false;
     assert!(!request(&mut host, 9, &quiet));
-    assert!(host.responder.next_timeout().is_none() && host.responder.on_reply(9).is_none());
+    assert!(
+        host.responder.next_timeout().is_none()
+            && host.responder.on_reply(Time::from_ns(9)).is_none()
+    );
 }
 
 #[test]
@@ -84,7 +89,10 @@ fn other_packets_end_the_delay() {
         assert!(!request(&mut host, 5, &send(next)));
         assert!(request(&mut host, 6, &other(next)));
         assert_eq!(host.drain(6).len(), 1);
-        assert!(host.responder.next_timeout().is_none() && host.responder.on_reply(6).is_none());
+        assert!(
+            host.responder.next_timeout().is_none()
+                && host.responder.on_reply(Time::from_ns(6)).is_none()
+        );
     }
 }
 
@@ -94,7 +102,7 @@ fn requests_that_arrive_together_wait_for_one_reply() {
     for number in next..next + 3 {
         assert!(!request(&mut host, 5, &send(number)));
     }
-    let taken = host.responder.on_reply(7).expect("it waits");
+    let taken = host.responder.on_reply(Time::from_ns(7)).expect("it waits");
     let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
     assert_eq!(says(&answer), (next + 2, O::Acknowledge, Some(ACK)));
     assert!(host.drain(5 + DELAY).is_empty() && host.responder.next_timeout().is_none());
@@ -128,14 +136,14 @@ fn the_driver_ends_the_delay() {
 #[test]
 fn a_late_consumer_gets_no_delay() {
     let mut host = host();
-    host.responder.max_ack_delay = DELAY;
+    host.responder.max_ack_delay = Span::from_ns(DELAY);
     host.responder.prompt_replies = PROMPT_REPLIES;
     for number in 0..3 * PROMPT_REPLIES {
         host.post_recv(number.into(), 64);
         assert!(request(&mut host, 1, &send(number)));
         expect(&host.drain(1), number, ACK);
-        assert_eq!(host.responder.on_reply(1 + DELAY), None);
+        assert_eq!(host.responder.on_reply(Time::from_ns(1 + DELAY)), None);
         // Messages that answer no request do not count.
-        assert_eq!(host.responder.on_reply(1), None);
+        assert_eq!(host.responder.on_reply(Time::from_ns(1)), None);
     }
 }

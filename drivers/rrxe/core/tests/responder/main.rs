@@ -16,7 +16,8 @@ mod xrc;
 
 use rrxe_core::wire::{AtomicEth, Deth, Ieth, ImmDt, NakCode, Operation as O, Reth, Syndrome};
 use rrxe_core::{
-    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, Service, Status, TxError,
+    Ext, Fault, Packet, Psn, RecvOpcode, Resource, ResponderEvent, Service, Span, Status, Time,
+    TxError,
 };
 use rrxe_testkit::{packet, packet_of, Host, Op, Request, BASE, MEMORY, QKEY, RKEY, START_PSN};
 

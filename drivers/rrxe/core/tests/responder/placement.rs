@@ -310,9 +310,13 @@ fn without_the_extensions() {
     }
     for packet in [flush(0, BASE, 8), atomic_write(0, BASE, 8, 8)] {
         let mut responder = host().responder;
-        let outcome = responder.handle_packet(0, &packet, &mut Plain);
+        let outcome = responder.handle_packet(Time::from_ns(0), &packet, &mut Plain);
         assert!(outcome.transmit);
-        assert!(responder.poll_transmit(0, 8, &mut Plain).fatal);
+        assert!(
+            responder
+                .poll_transmit(Time::from_ns(0), 8, &mut Plain)
+                .fatal
+        );
         assert_eq!(responder.msn.get(), 0);
     }
 }

@@ -75,7 +75,7 @@ fn wrong_keys_are_counted() {
     let beyond = uc_packet(O::WriteOnly, 3, reth(BASE + MEMORY as u64, 4), 4);
     assert!(ask(&mut host, &beyond).is_empty());
     let counters = host.responder.counters;
-    assert_eq!((counters.wrong_keys, counters.dropped), (4, 0));
+    assert_eq!((counters.wrong_keys.get(), counters.dropped.get()), (4, 0));
     assert!(!host.error);
     ask(&mut host, &uc_packet(O::WriteOnly, 4, reth(BASE, 4), 4));
     assert_eq!(host.driver.regions[0].bytes[..4], [0xaa; 4]);
