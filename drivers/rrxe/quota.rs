@@ -17,7 +17,7 @@
 //! multicast group is an exception: it is charged to the user of the queue pair.
 
 use crate::limits;
-use core::ops::Deref;
+use core::ops::{Deref, Index, IndexMut};
 use kernel::{
     new_spinlock,
     prelude::*,
@@ -47,7 +47,30 @@ pub(crate) enum Kind {
 }
 
 /// A number of objects of each kind.
-type Counts = [u32; Kind::Membership as usize + 1];
+#[derive(Debug, Default, PartialEq)]
+struct Counts([u32; Kind::Membership as usize + 1]);
+
+impl Counts {
+    fn is_zero(&self) -> bool {
+        self.0.iter().all(|&count| count == 0)
+    }
+}
+
+impl Index<Kind> for Counts {
+    type Output = u32;
+
+    #[expect(clippy::indexing_slicing, reason = "each kind has an element")]
+    fn index(&self, kind: Kind) -> &u32 {
+        &self.0[kind as usize]
+    }
+}
+
+impl IndexMut<Kind> for Counts {
+    #[expect(clippy::indexing_slicing, reason = "each kind has an element")]
+    fn index_mut(&mut self, kind: Kind) -> &mut u32 {
+        &mut self.0[kind as usize]
+    }
+}
 
 impl Kind {
     /// Returns the largest numbers of objects: of the module, and of a user besides its share.
@@ -102,7 +125,7 @@ impl Accounts {
         is_exempt: bool,
         node: &mut Option<NewNode>,
     ) -> bool {
-        let all = &mut self.all[kind as usize];
+        let all = &mut self.all[kind];
         if *all >= module {
             return false;
         }
@@ -110,16 +133,16 @@ impl Accounts {
             let own = self
                 .users
                 .get(&uid)
-                .map_or(0, |account| account.objects[kind as usize]);
+                .map_or(0, |account| account.objects[kind]);
             let share = share(module as usize, *all as usize, own as usize).min(user as usize);
             if !is_exempt && own as usize >= share {
                 return false;
             }
             match (self.users.entry(uid), node.take()) {
-                (Entry::Occupied(mut entry), _) => entry.get_mut().objects[kind as usize] = own + 1,
+                (Entry::Occupied(mut entry), _) => entry.get_mut().objects[kind].increment(),
                 (Entry::Vacant(entry), Some(node)) => {
                     let mut account = Account::default();
-                    account.objects[kind as usize] = 1;
+                    account.objects[kind] = 1;
                     entry.insert(account, node);
                 }
                 (Entry::Vacant(_), None) => return false,
@@ -131,14 +154,11 @@ impl Accounts {
 
     /// Counts one object less. Returns the user's account if that was its last object.
     fn remove(&mut self, kind: Kind, payer: Payer) -> Option<RBTreeNode<u32, Account>> {
-        decrement(&mut self.all[kind as usize]);
+        decrement(&mut self.all[kind]);
         let mut entry = self.users.find_mut(&payer?)?;
         let objects = &mut entry.get_mut().objects;
-        decrement(&mut objects[kind as usize]);
-        objects
-            .iter()
-            .all(|&count| count == 0)
-            .then(|| entry.remove_node())
+        decrement(&mut objects[kind]);
+        objects.is_zero().then(|| entry.remove_node())
     }
 }
 
@@ -335,7 +355,7 @@ mod tests {
         let mut accounts = Accounts::new();
         assert_eq!(fill(&mut accounts, Some(1), false)?, 6);
         assert!(accounts.add(Kind::Window, LIMIT, Some(1), false, &mut None));
-        assert_eq!(accounts.all[Kind::Window as usize], 1);
+        assert_eq!(accounts.all[Kind::Window], 1);
         Ok(())
     }
 
@@ -359,8 +379,7 @@ mod tests {
     fn an_object_counts_until_it_is_dropped() -> Result {
         let quotas = Quotas::new()?;
         let object = Charge::new(&quotas, Region, false)?.of(());
-        let count =
-            || with_lock_irqsave(&quotas.accounts, |accounts| accounts.all[Region as usize]);
+        let count = || with_lock_irqsave(&quotas.accounts, |accounts| accounts.all[Region]);
         assert_eq!(count(), 1);
         drop(object);
         assert_eq!(count(), 0);
