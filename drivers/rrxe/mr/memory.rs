@@ -81,8 +81,8 @@ mod tests {
         let (region, lkey) = Mr::register(&table, charge, pd, None, kind, None)?;
         let write = |len: u32| {
             let burst = BurstGuard::enter();
-            let span = table.local(&burst, pd, lkey, 0x1008, len, true)?;
-            span.write(0, &[1; 8])
+            let range = table.local(&burst, pd, lkey, 0x1008, len, true)?;
+            range.write(0, &[1; 8])
         };
 
         assert_eq!(write(8), Err(Fault::NotPresent));

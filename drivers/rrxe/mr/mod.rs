@@ -20,7 +20,7 @@ mod table;
 use change::WindowBinding;
 use memory::Memory;
 pub(crate) use segments::Segments;
-pub(crate) use table::{MrTable, Reference, Span};
+pub(crate) use table::{MemoryRange, MrTable, Reference};
 
 use crate::{
     limits,

@@ -2,7 +2,7 @@
 
 //! The data segments of a work request.
 
-use super::{MrTable, Reference, Span};
+use super::{MemoryRange, MrTable, Reference};
 use crate::{
     pd::PdId,
     ring::{abi::Sge, wqe},
@@ -22,7 +22,7 @@ pub(crate) struct Segments<'a> {
 impl<'a> Segments<'a> {
     /// Returns the bytes `addr..addr + len` of a segment.
     #[inline]
-    fn local(&self, lkey: u32, addr: u64, len: u32, write: bool) -> Result<Span<'a>, Fault> {
+    fn local(&self, lkey: u32, addr: u64, len: u32, write: bool) -> Result<MemoryRange<'a>, Fault> {
         let mrs = self.mrs;
         mrs.local(self.burst, self.pd, lkey, addr, len, write)
     }
@@ -46,14 +46,14 @@ impl<'a> Segments<'a> {
         let mut found = None;
         let result = wqe::for_each_piece(self.list, offset, len as usize, |lkey, addr, _, n| {
             found = Some((lkey, addr));
-            // Stops at the first segment if the range spans several.
+            // Stops at the first segment if the bytes span several.
             (n == len).then_some(()).ok_or(Fault::Malformed)
         });
         found.filter(|_| result.is_ok())
     }
 
     /// Returns `len` bytes from byte `offset` of the list on, if they lie in one readable segment.
-    pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<Span<'a>> {
+    pub(crate) fn whole(&self, offset: u32, len: u32) -> Option<MemoryRange<'a>> {
         let (lkey, addr) = self.single(offset, len)?;
         self.local(lkey, addr, len, false).ok()
     }
@@ -72,7 +72,7 @@ impl<'a> Segments<'a> {
         &self,
         offset: u32,
         len: usize,
-        mut f: impl FnMut(&Span<'_>, usize, usize) -> Result<(), Fault>,
+        mut f: impl FnMut(&MemoryRange<'_>, usize, usize) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         wqe::for_each_piece(self.list, offset, len, |lkey, addr, done, n| {
             f(&self.local(lkey, addr, n, true)?, done, n as usize)
@@ -81,9 +81,9 @@ impl<'a> Segments<'a> {
 
     /// Copies bytes to the list, from byte `offset` on.
     pub(crate) fn scatter(&self, offset: u32, from: &[u8]) -> Result<(), Fault> {
-        self.for_each_writable(offset, from.len(), |span, done, n| {
+        self.for_each_writable(offset, from.len(), |range, done, n| {
             let piece = from.get(done..).and_then(|from| from.get(..n));
-            span.write(0, piece.ok_or(Fault::Malformed)?)
+            range.write(0, piece.ok_or(Fault::Malformed)?)
         })
     }
 }

@@ -59,9 +59,9 @@ impl Reference {
 ///
 /// # Invariants
 ///
-/// [`MrTable::span`] has found the bytes inside the memory that a valid key of their protection
+/// [`MrTable::range`] has found the bytes inside the memory that a valid key of their protection
 /// domain names. If the source is locked, the key stays valid.
-pub(crate) struct Span<'a> {
+pub(crate) struct MemoryRange<'a> {
     source: Source<'a>,
     burst: &'a BurstGuard,
     /// Offset of the first byte in the memory.
@@ -70,7 +70,7 @@ pub(crate) struct Span<'a> {
     len: u32,
 }
 
-/// The memory that a span points into.
+/// The memory that a range points into.
 enum Source<'a> {
     Registered(&'a Memory),
     /// Locked, so that the key can't be invalidated meanwhile.
@@ -87,17 +87,17 @@ impl MrTable {
     /// Returns `len` bytes of a region or window, if the access is allowed. `qp` is the queue pair,
     /// if the access may use a window.
     #[inline]
-    fn span<'a>(
+    fn range<'a>(
         &'a self,
         burst: &'a BurstGuard,
         qp: Option<BinderId>,
         reference: Reference,
         len: u32,
-    ) -> Result<Span<'a>, Fault> {
+    ) -> Result<MemoryRange<'a>, Fault> {
         let mr = self.by_key(reference.key, burst).ok_or(Fault::Protection)?;
         if let Kind::Registered(registered) = &mr.kind {
             let offset = mr.find(registered, reference, len.into());
-            return Ok(Span {
+            return Ok(MemoryRange {
                 source: Source::Registered(&registered.memory),
                 burst,
                 offset: offset.ok_or(Fault::Protection)?,
@@ -125,7 +125,7 @@ impl MrTable {
             _ => return Err(Fault::Protection),
         };
         let offset = start.wrapping_add(va.wrapping_sub(state.iova));
-        Ok(Span {
+        Ok(MemoryRange {
             source: Source::Locked(state),
             burst,
             offset,
@@ -143,9 +143,9 @@ impl MrTable {
         va: u64,
         len: u32,
         write: bool,
-    ) -> Result<Span<'a>, Fault> {
+    ) -> Result<MemoryRange<'a>, Fault> {
         let required = if write { access::LOCAL_WRITE } else { 0 };
-        self.span(burst, None, Reference::new(pd, lkey, va, required), len)
+        self.range(burst, None, Reference::new(pd, lkey, va, required), len)
     }
 
     /// Returns the bytes `va..va + len` for a request from the peer.
@@ -158,14 +158,14 @@ impl MrTable {
         va: u64,
         len: u32,
         wants: RemoteAccess,
-    ) -> Result<Span<'a>, Fault> {
+    ) -> Result<MemoryRange<'a>, Fault> {
         let required = match wants {
             RemoteAccess::Read => access::REMOTE_READ,
             RemoteAccess::Write => access::REMOTE_WRITE,
             RemoteAccess::Atomic => access::REMOTE_ATOMIC,
         };
         let reference = Reference::new(by.pd, rkey, va, required);
-        self.span(burst, Some(by.qp), reference, len)
+        self.range(burst, Some(by.qp), reference, len)
     }
 
     /// Returns the memory of `len` bytes, and the offset of the first one, if they are pinned user
@@ -221,15 +221,15 @@ impl MrTable {
     }
 }
 
-impl Span<'_> {
-    /// Returns the memory, and the offset of byte `at` of the span in it.
+impl MemoryRange<'_> {
+    /// Returns the memory, and the offset of byte `at` of the range in it.
     #[inline]
     fn memory_at(&self, at: u64) -> Result<(MappedMemory<'_>, u64), Fault> {
         let (memory, start) = self.memory()?;
         Ok((memory, start.wrapping_add(at)))
     }
 
-    /// Returns the memory, and the offset of the span in it.
+    /// Returns the memory, and the offset of the range in it.
     #[inline]
     fn memory(&self) -> Result<(MappedMemory<'_>, u64), Fault> {
         let memory = match &self.source {
@@ -255,7 +255,7 @@ impl Span<'_> {
         access.map_err(fault)
     }
 
-    /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the span.
+    /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the range.
     #[inline]
     pub(crate) fn read(&self, at: u64, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
         let (memory, start) = self.memory_at(at)?;
@@ -264,14 +264,14 @@ impl Span<'_> {
             .map_err(|_| Fault::Protection)
     }
 
-    /// Copies bytes to the span, from byte `offset` on. They must fit.
+    /// Copies bytes to the range, from byte `offset` on. They must fit.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let (memory, start) = self.memory_at(offset as u64)?;
         memory.write(start, from).map_err(|_| Fault::Protection)
     }
 
-    /// Copies a fragment of a packet to the span, from byte `offset` on. It must fit.
+    /// Copies a fragment of a packet to the range, from byte `offset` on. It must fit.
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
         let (memory, start) = self.memory_at(offset as u64)?;

@@ -10,7 +10,7 @@ use crate::{
     counters::Counter,
     device_core::DeviceCore,
     limits,
-    mr::{Segments, Span},
+    mr::{MemoryRange, Segments},
     pd::PdId,
     ring::{
         abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
@@ -335,7 +335,7 @@ impl Env<'_> {
         va: u64,
         len: u32,
         wants: RemoteAccess,
-    ) -> Result<Span<'_>, Fault> {
+    ) -> Result<MemoryRange<'_>, Fault> {
         let EventCtx { qp, burst, .. } = self.ctx;
         let mrs = &qp.device.tables.mrs;
         mrs.remote(burst, qp.keys(pd), rkey, va, len, wants)
@@ -394,21 +394,21 @@ impl ResponderEnv for Env<'_> {
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let (pd, len) = (self.remote_pd()?, incoming.packet.payload_len);
-        let span = self.remote(pd, rkey, va, len, RemoteAccess::Write)?;
-        incoming.copy_to_span(0, incoming.payload_len(), &span)
+        let range = self.remote(pd, rkey, va, len, RemoteAccess::Write)?;
+        incoming.copy_to_range(0, incoming.payload_len(), &range)
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
-        let span = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Atomic)?;
-        span.atomic(op)
+        let range = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Atomic)?;
+        range.atomic(op)
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let mut bytes = [0; 8];
         incoming.copy_payload(&mut bytes)?;
-        let span = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Write)?;
-        span.store(u64::from_ne_bytes(bytes))
+        let range = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Write)?;
+        range.store(u64::from_ne_bytes(bytes))
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 //! The payload of outgoing packets: where it is, and how it is read.
 
-use crate::mr::{KeyUser, Reference, Segments, Span};
+use crate::mr::{KeyUser, MemoryRange, Reference, Segments};
 use linux_rdma::net::PacketWriter;
 use rrxe_core::Fault;
 
@@ -63,9 +63,9 @@ impl ReadPayload for (&Segments<'_>, u32) {
 }
 
 /// Memory of which the key has been looked up.
-impl ReadPayload for Span<'_> {
+impl ReadPayload for MemoryRange<'_> {
     #[inline]
     fn read(&self, at: u32, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
-        Span::read(self, at.into(), len, to)
+        MemoryRange::read(self, at.into(), len, to)
     }
 }

@@ -9,7 +9,7 @@ use super::{
     path::Path,
     tx::Transport,
 };
-use crate::mr::{Segments, Span};
+use crate::mr::{MemoryRange, Segments};
 use kernel::{prelude::*, sync::rcu};
 use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UDP_HEADER};
 use rrxe_core::{
@@ -160,13 +160,13 @@ impl RxPacket<'_> {
         interfaces.vlan_id_at(self.arrival()?, &self.skb()?.destination(), rcu)
     }
 
-    /// Copies `len` bytes of the payload, from `offset` on, to the start of a span.
+    /// Copies `len` bytes of the payload, from `offset` on, to the start of a range.
     #[inline]
-    pub(crate) fn copy_to_span(
+    pub(crate) fn copy_to_range(
         &self,
         offset: usize,
         len: usize,
-        to: &Span<'_>,
+        to: &MemoryRange<'_>,
     ) -> Result<(), Fault> {
         let (mut at, mut result) = (0usize, Ok(()));
         self.for_each_fragment(offset, len, |fragment| {
@@ -180,8 +180,8 @@ impl RxPacket<'_> {
 
     /// Copies the payload to data segments, from byte `offset` of these on.
     pub(crate) fn scatter(&self, offset: u32, to: &Segments<'_>) -> Result<(), Fault> {
-        to.for_each_writable(offset, self.payload_len(), |span, done, n| {
-            self.copy_to_span(done, n, span)
+        to.for_each_writable(offset, self.payload_len(), |range, done, n| {
+            self.copy_to_range(done, n, range)
         })
     }
 

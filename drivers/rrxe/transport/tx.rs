@@ -289,16 +289,16 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
             TxPayload::None => self.send_each(packet, count, &()),
             TxPayload::Bytes(bytes) => self.send_each(packet, count, bytes),
             TxPayload::Segments(segments, offset) => {
-                let span = (count > 1).then(|| segments.whole(*offset, whole));
-                match span.flatten() {
-                    Some(span) => self.send_each(packet, count, &span),
+                let range = (count > 1).then(|| segments.whole(*offset, whole));
+                match range.flatten() {
+                    Some(range) => self.send_each(packet, count, &range),
                     None => self.send_each(packet, count, &(segments, *offset)),
                 }
             }
             TxPayload::Region { user, rkey, va } => {
                 let TxCtx { mrs, burst, .. } = self.ctx;
                 match mrs.remote(burst, *user, *rkey, *va, whole, RemoteAccess::Read) {
-                    Ok(span) => self.send_each(packet, count, &span),
+                    Ok(range) => self.send_each(packet, count, &range),
                     Err(fault) => (0, Err(fault.into())),
                 }
             }
