@@ -298,7 +298,7 @@ def measure(args, lane, wire):
         rows = json.load(file)
     with open(os.path.join(out, "dmesg.txt"), encoding="utf-8", errors="replace") as file:
         kernel = re.search(r"Linux version (\S+)", file.read())
-    # The wire lane runs the cases of the group "table" and its variants, and its rows need a name of
+    # The wire lane runs the cases of the group "table" and its variants. Its rows need a name of
     # their own, as do those of the machines without offloads.
     group = "wire" if lane == "wire" else "machines, no offloads" if wire == "plain-taps" else None
     rows = [{**row, "lane": lane, "group": group or row["group"]} for row in rows]

@@ -167,7 +167,7 @@ impl TxPacket {
             let packet = if taken == 0 {
                 self
             } else {
-                let later = later.get_or_insert_with(|| *self);
+                let later = later.get_or_insert(*self);
                 later.advance();
                 later
             };
@@ -200,8 +200,8 @@ impl TxPacket {
 pub enum TxError {
     /// The batch is full. Transmission stops, and continues with this packet at the next poll.
     NoRoom,
-    /// The payload could not be read. Requester: the work request is malformed, or names memory
-    /// that it may not read. Responder: the memory of a READ is not accessible any more. With
+    /// The payload could not be read. Requester: the work request is malformed, or its keys do not
+    /// permit the access. Responder: the memory of a READ is no longer accessible. With
     /// [`Fault::NotPresent`] transmission stops, and continues with this packet after
     /// `on_memory_present`.
     Payload(Fault),

@@ -38,8 +38,9 @@ use linux_rdma::{
     sync::{arc_borrow_ref, smp_mb, BurstGuard},
 };
 use rrxe_core::{
-    earliest, lengths::times, requester::RequesterCounters, Fault, Outcome, Packet, Payload, Psn,
-    Requester, RequesterEnv, SendCompletion, SendOp, Service, Status, Time, TxError, TxPacket,
+    earliest, lengths::times, requester::RequesterCounters, Destination, Fault, Outcome, Packet,
+    Payload, Psn, Requester, RequesterEnv, SendCompletion, SendOp, Service, Status, Time, TxError,
+    TxPacket,
 };
 
 /// The send side.
@@ -495,18 +496,16 @@ impl WorkData<'_> {
 }
 
 impl Env<'_> {
-    /// Sets the path of a datagram. The path of a connected queue pair never changes.
-    #[inline]
-    fn set_path(&mut self, slot: &SendSlot) -> Result<(), Fault> {
+    /// Sets the path of a datagram from its address handle.
+    #[inline(never)]
+    fn set_path(&mut self, to: Destination) -> Result<(), Fault> {
         let EventCtx { qp, burst, .. } = self.work.ctx;
-        if let SendOp::Datagram { to, .. } = slot.op {
-            let handles = &qp.device.tables.addresses;
-            let ah = handles.get(to.ah, burst).map(arc_borrow_ref);
-            let ah = ah.filter(|ah| ah.pd == qp.pd);
-            let path = &ah.ok_or(Fault::Malformed)?.path;
-            let port = || path.info.udp_source_port(qp.number, 0);
-            self.transmitter.set_path(path, port);
-        }
+        let handles = &qp.device.tables.addresses;
+        let ah = handles.get(to.ah, burst).map(arc_borrow_ref);
+        let ah = ah.filter(|ah| ah.pd == qp.pd);
+        let path = &ah.ok_or(Fault::Malformed)?.path;
+        let port = || path.info.udp_source_port(qp.number, 0);
+        self.transmitter.set_path(path, port);
         Ok(())
     }
 }
@@ -520,10 +519,13 @@ impl RequesterEnv for Env<'_> {
         count: u32,
         slot: &SendSlot,
     ) -> (u32, Result<(), TxError>) {
-        let payload = self
-            .set_path(slot)
-            .and_then(|()| self.work.payload(packet, slot));
-        match payload {
+        // The path of a connected queue pair never changes.
+        if let SendOp::Datagram { to, .. } = slot.op {
+            if let Err(fault) = self.set_path(to) {
+                return (0, Err(fault.into()));
+            }
+        }
+        match self.work.payload(packet, slot) {
             Ok(payload) => self.transmitter.send(packet, count, &payload),
             Err(fault) => (0, Err(fault.into())),
         }

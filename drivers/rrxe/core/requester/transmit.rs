@@ -125,11 +125,10 @@ impl<C: CongestionControl> Requester<C> {
                     self.complete_sent(cx);
                 }
             }
-            Err(TxError::NoRoom) => poll.progress.more = true,
-            Err(TxError::Payload(Fault::NotPresent)) => {}
-            Err(TxError::Payload(fault)) => {
-                slot.progress.state = SlotState::Failed(fault.status());
-            }
+            Err(error) => match error.permanent() {
+                Some(fault) => slot.progress.state = SlotState::Failed(fault.status()),
+                None => poll.progress.more |= error == TxError::NoRoom,
+            },
         }
         result.is_ok()
     }
