@@ -30,7 +30,7 @@ pub enum Status {
     RemAccess = 10,
     /// The responder failed to execute the request.
     RemOp = 11,
-    /// No answer after all retries.
+    /// No response after all retries.
     RetryExc = 12,
     /// The responder had no receive work request after all retries.
     RnrRetryExc = 13,

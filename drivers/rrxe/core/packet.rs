@@ -61,7 +61,7 @@ pub enum Ext {
     Cnp,
 }
 
-/// Reason for dropping a packet without an answer.
+/// Reason for dropping a packet without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Shorter than headers, padding and ICRC, or not a multiple of four bytes.

@@ -12,9 +12,9 @@
 //!
 //! A queue pair has two halves that share nothing, so the driver can use one lock for each:
 //!
-//! * [`Requester`] sends requests and receives the answers (the InfiniBand Architecture calls these
-//!   parts requester and completer);
-//! * [`Responder`] receives requests and sends the answers.
+//! * [`Requester`] sends requests and receives the responses (the InfiniBand Architecture calls
+//!   these parts requester and completer);
+//! * [`Responder`] receives requests and sends the responses.
 //!
 //! Both follow one rule: `handle_*` takes an event and never transmits; `poll_transmit` transmits
 //! within a budget. A driver handles a batch of packets and then polls for transmission once, which

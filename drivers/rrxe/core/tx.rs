@@ -122,7 +122,7 @@ impl TxPacket {
         }
     }
 
-    /// Returns whether the packet is an answer without a payload.
+    /// Returns whether the packet is a response without a payload.
     #[inline]
     pub fn is_acknowledgement(&self) -> bool {
         matches!(

@@ -100,7 +100,7 @@ pub trait CongestionControl: Clone + Debug + Default {
     fn start(&mut self, mtu: Mtu);
 
     /// Returns the maximum number of packets in flight. A READ or atomic request counts as one
-    /// packet, whatever the size of its answer.
+    /// packet, whatever the size of its response.
     fn window(&self) -> u32;
 
     /// Returns the maximum number of packets in flight while a lost packet is repaired, to a peer
@@ -151,7 +151,7 @@ pub trait CongestionControl: Clone + Debug + Default {
     /// window.
     fn on_peer(&mut self, drops: bool) -> bool;
 
-    /// Notes how long the answer to a repair took while the queues on the path were empty.
+    /// Notes how long the response to a repair took while the queues on the path were empty.
     fn on_drained(&mut self, time: Span);
 
     /// Handles a congestion notification. Returns whether it reduces the rate.

@@ -4,9 +4,9 @@
 //! of RFC 8985 (RACK-TLP) and RFC 6675.
 //!
 //! The *lost packet* is the oldest unacknowledged one (`una`) once the requester believes it is
-//! missing. Evidence is a NAK Sequence Error, an answer beyond the lost packet, or no answer for
+//! missing. Evidence is a NAK Sequence Error, a response beyond the lost packet, or no response for
 //! longer than a round trip takes (the *probe*). The requester retransmits the lost packet alone
-//! (the *repair*) and asks for an acknowledgement. The answer shows whether the peer keeps
+//! (the *repair*) and asks for an acknowledgement. The response shows whether the peer keeps
 //! out-of-order packets:
 //!
 //! - An acknowledgement beyond the repair, or a NAK for the next lost packet: it does. Transmission
@@ -16,15 +16,15 @@
 //!   requester then retransmits everything after it, and from then on does so at once on this queue
 //!   pair (go-back-N). After many losses it tests the peer again.
 //!
-//! The answer to a READ or atomic says nothing about the packets after it. The requester therefore
-//! asks for the next unanswered packet too, unless its answer follows the first one immediately: a
-//! peer that answers only what was retransmitted has kept nothing.
+//! The response to a READ or atomic says nothing about the packets after it. The requester
+//! therefore asks for the next outstanding packet too, unless its response follows the first one
+//! immediately: a peer that responds only to retransmissions has kept nothing.
 //!
 //! Packets are also lost in bursts. If the packet after the repair is missing too, the requester
 //! doubles the number of packets that it retransmits at a time.
 //!
-//! The consumer's acknowledge timer stays on top of all this. It alone uses up retries without an
-//! answer, and it restarts transmission from the oldest unacknowledged packet.
+//! The consumer's acknowledge timer stays on top of all this. It alone uses up retries without a
+//! response, and it restarts transmission from the oldest unacknowledged packet.
 //!
 //! In [`RecoveryMode::Strict`] every peer counts as one that drops out-of-order packets, there are
 //! no probes, and round trips only size the window.
@@ -62,7 +62,7 @@ const TEST_REPAIR: u32 = 8;
 pub(super) enum Cause {
     /// By a NAK Sequence Error.
     Nak,
-    /// By an answer beyond it.
+    /// By a response beyond it.
     Gap,
     /// By the probe timer.
     Probe,
@@ -74,7 +74,7 @@ pub(super) struct Repair {
     cause: Cause,
     /// Number of packets to retransmit, from the oldest unacknowledged one on.
     len: u32,
-    /// A probe has repeated the retransmission: the answer could be to either (Karn's algorithm).
+    /// A probe has repeated the retransmission: the response could be to either (Karn's algorithm).
     repeated: bool,
     /// It tests whether the peer keeps out-of-order packets.
     peer_test: bool,
@@ -114,7 +114,7 @@ pub(super) struct Repaired {
     repair: Repair,
     /// The acknowledgement covers exactly the retransmitted packets.
     alone: bool,
-    /// The acknowledgement came too early to be an answer to the retransmission.
+    /// The acknowledgement came too early to be a response to the retransmission.
     early: bool,
     /// Time from the retransmission to the acknowledgement.
     time: Span,
@@ -128,11 +128,11 @@ impl Repaired {
     }
 }
 
-/// A READ or atomic whose unanswered part was retransmitted.
+/// A READ or atomic whose outstanding part was retransmitted.
 #[derive(Clone, Copy, Debug)]
 struct AskedRead {
     repair: Repair,
-    /// The answer is to the retransmission, not to the original request.
+    /// The response is to the retransmission, not to the original request.
     fresh: bool,
 }
 
@@ -141,16 +141,16 @@ struct AskedRead {
 pub(super) struct Loss {
     /// The repair in progress.
     pub(super) repair: Option<Repair>,
-    /// The oldest READ or atomic, if its unanswered part was retransmitted.
+    /// The oldest READ or atomic, if its outstanding part was retransmitted.
     asked: Option<AskedRead>,
     pub(super) scoreboard: Scoreboard,
     /// The loss of a READ response that came after a probe. It may be the response to the original
     /// request, and only late. Then a second copy comes before the responses to packets that were
     /// sent after the probe, like a DSACK in RFC 8985, 7.4.
     probed_read: Option<PacketLoss>,
-    /// Repairs in a row that were acknowledged alone, and too early to be the answer.
+    /// Repairs in a row that were acknowledged alone, and too early to be the response.
     early_alone: u8,
-    /// The PSN of a NAK Sequence Error beyond a READ or atomic that is not answered yet.
+    /// The PSN of a NAK Sequence Error beyond an outstanding READ or atomic.
     pub(super) refused: Option<Psn>,
     /// Time of the next probe. `None` if the probe timer is off.
     pub(super) probe_at: Option<Time>,
@@ -168,7 +168,7 @@ impl Loss {
         }
     }
 
-    /// Returns whether the unanswered part of the oldest READ or atomic was retransmitted.
+    /// Returns whether the outstanding part of the oldest READ or atomic was retransmitted.
     pub(super) fn has_asked(&self) -> bool {
         self.asked.is_some()
     }
@@ -210,7 +210,7 @@ impl RetryState {
 }
 
 impl<C: CongestionControl> Requester<C> {
-    /// Restarts expired answer timers. The driver calls this before [`Requester::handle_timeout`]
+    /// Restarts expired response timers. The driver calls this before [`Requester::handle_timeout`]
     /// if its host still queues packets of this queue pair.
     pub fn restart_timers(&mut self, now: Time) {
         if self.retry.deadline.is_some_and(|at| at <= now) && self.retry.excuse() {
@@ -350,8 +350,8 @@ impl<C: CongestionControl> Requester<C> {
             (Some(repaired), ..) if repaired.has_gap_after() => {
                 self.set_arq(Arq::SelectiveRepeat(0));
             }
-            // The test shows that the packets after the answered READ are missing, too. The peer
-            // may send a NAK for each READ, and never an answer that would tell.
+            // The test shows that the packets after the READ are missing, too. The peer
+            // may send a NAK for each READ, and never a response that would tell.
             (None, Some(repair), Some(read))
                 if repair.cause == Cause::Nak && read.repair.peer_test =>
             {
@@ -396,7 +396,7 @@ impl<C: CongestionControl> Requester<C> {
             self.declare_lost(now, Cause::Nak, len);
         } else {
             if cause == Cause::Nak {
-                // The time to the answer to the repair alone is a round trip without queueing
+                // The time to the response to the repair alone is a round trip without queueing
                 // delay.
                 self.congestion.on_drained(repaired.time);
                 self.set_arq(Arq::GoBackN(0));
@@ -405,8 +405,8 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
-    /// Handles the complete answer to the oldest READ or atomic. If it shows that everything after
-    /// it is missing, restarts transmission there.
+    /// Handles the complete response to the oldest READ or atomic. If it shows that everything
+    /// after it is missing, restarts transmission there.
     pub(super) fn after_read(&mut self, now: Time) {
         let Some(AskedRead { repair, fresh }) = self.loss.asked.take() else {
             return;
@@ -421,7 +421,7 @@ impl<C: CongestionControl> Requester<C> {
             }
             self.rewind();
         } else if !matches!(self.peer.arq, Arq::SelectiveRepeat(_)) {
-            // A peer that has kept the next request answers it immediately after this one.
+            // A peer that has kept the next request responds to it immediately after this one.
             let wait = match repair.cause {
                 Cause::Probe => self.rtt.rto(false, MIN_PTO),
                 _ => self.rtt.srtt() / 2,
@@ -516,7 +516,7 @@ impl<C: CongestionControl> Requester<C> {
             repaired = self.on_repair_ack(before, advanced, original, now);
         }
         self.confirm_probed_loss();
-        // If the answer to the original transmission comes soon after a probe, round trips are
+        // If the response to the original transmission comes soon after a probe, round trips are
         // longer than they seem, and one step of the back-off stays (RFC 6298, 5). More would cost
         // a path that loses many packets several round trips for each of them.
         self.loss.probes = self.loss.probes.min(u32::from(superfluous));
@@ -546,8 +546,8 @@ impl<C: CongestionControl> Requester<C> {
             "the acknowledgement of no packet ends a repair"
         );
         let at = match repair.stage {
-            // The peer answered without a retransmission: it had kept the packet. (If only an
-            // answer was lost, the peer had no gap, and the test shows nothing.)
+            // The peer responded without a retransmission: it had kept the packet. (If only a
+            // response was lost, the peer had no gap, and the test shows nothing.)
             Stage::Due(_) => {
                 if cause == Cause::Nak {
                     self.congestion.on_late(before);
@@ -622,10 +622,10 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
-    /// Notes that the packet `una` was lost, and that the answer to its repair took this time.
+    /// Notes that the packet `una` was lost, and that the response to its repair took this time.
     fn on_lost(&mut self, una: Psn, repair: Repair, time: Span) {
         if !repair.repeated {
-            // The answer to a request after a probe may be to the original transmission.
+            // The response to a request after a probe may be to the original transmission.
             let is_round_trip = repair.cause != Cause::Probe || self.loss.asked.is_some();
             self.rtt.sample_repair(time, is_round_trip);
             if repair.cause == Cause::Nak && self.loss.asked.is_none() {
@@ -664,8 +664,8 @@ impl<C: CongestionControl> Requester<C> {
         self.rtt.timed = None;
     }
 
-    /// Starts the probe timer if anything is in flight. The timeout is the longest expected answer
-    /// time, and doubles after each probe without an answer. There is no probe without a
+    /// Starts the probe timer if anything is in flight. The timeout is the longest expected
+    /// response time, and doubles after each probe without a response. There is no probe without a
     /// consumer's timeout (F-02) or after it, or in strict mode.
     pub(super) fn arm_probe(&mut self, now: Time) {
         self.loss.probe_at = None;

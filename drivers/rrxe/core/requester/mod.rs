@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The requester: sends work requests as packets, receives the answers, and completes the work
+//! The requester: sends work requests as packets, receives the responses, and completes the work
 //! requests in posting order (IBA 9.7.2, 9.7.6; for UC and UD 9.8).
 //!
 //! A work request lives in a [`SendSlot`] of the driver's storage from [`Requester::post`] until
@@ -167,13 +167,13 @@ pub struct RequesterCounters {
     pub sequence_naks: Stat,
     /// RNR NAKs handled.
     pub rnr_naks: Stat,
-    /// Gaps in READ responses, and answers beyond an unanswered READ or atomic.
+    /// Gaps in READ responses, and responses beyond an outstanding READ or atomic.
     pub implied_naks: Stat,
     /// Reductions of the window.
     pub window_reductions: Stat,
-    /// Answers with a wrong P_Key, for the port's counter.
+    /// Responses with a wrong P_Key, for the port's counter.
     pub bad_pkeys: Stat,
-    /// Answers dropped as old, unsolicited, reserved or malformed, or because the memory for them
+    /// Responses dropped as old, unsolicited, reserved or malformed, or because the memory for them
     /// was absent.
     pub dropped: Stat,
 }
@@ -257,14 +257,14 @@ pub struct Requester<C = Congestion> {
     attr: SendAttr,
     /// READs and atomics started and not completed.
     pub reads: u8,
-    /// A missing answer was asked for again. It is asked for only once until there is progress.
+    /// A missing response was asked for again. It is asked for only once until there is progress.
     implied_nak: bool,
-    /// An answer was dropped because the memory for it was absent. Nothing is sent until
+    /// A response was dropped because the memory for it was absent. Nothing is sent until
     /// [`Requester::on_memory_present`].
     awaits_memory: bool,
     rtt: Rtt,
     loss: Loss,
-    /// The gap in the answers, as far as the driver buffers them.
+    /// The gap in the responses, as far as the driver buffers them.
     gaps: GapDetector,
     credits: Credits,
 
@@ -312,8 +312,8 @@ impl<C: CongestionControl> Requester<C> {
         self.set_recovery(mode);
     }
 
-    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no answer is buffered, and every peer
-    /// counts as one that drops out-of-order packets.
+    /// Sets the recovery mode. With [`RecoveryMode::Strict`] no response is buffered, and every
+    /// peer counts as one that drops out-of-order packets.
     pub fn set_recovery(&mut self, mode: RecoveryMode) {
         self.attr.mode = mode;
         self.peer.read_restart = ReadRestart::Unknown;
@@ -324,7 +324,7 @@ impl<C: CongestionControl> Requester<C> {
         self.congestion.on_peer(self.peer.arq.drops());
     }
 
-    /// Returns whether the driver keeps out-of-order answers.
+    /// Returns whether the driver keeps out-of-order responses.
     #[inline]
     fn buffers(&self) -> bool {
         self.buffering && self.attr.mode == RecoveryMode::Selective
@@ -424,9 +424,9 @@ impl<C: CongestionControl> Requester<C> {
             && packet.bth.opcode.service() == Some(self.service)
     }
 
-    /// Returns the congestion notification for an answer that arrived marked, before it is handled.
-    /// `None` if the requester will drop the packet because of its header (L-03, L-04), or if its
-    /// PSN is so far off that it is stale or forged.
+    /// Returns the congestion notification for a response that arrived marked, before it is
+    /// handled. `None` if the requester will drop the packet because of its header (L-03, L-04), or
+    /// if its PSN is so far off that it is stale or forged.
     pub fn cnp(&self, packet: &Packet) -> Option<TxPacket> {
         let notify = self.is_mine(packet)
             && packet.is_response()
@@ -452,7 +452,7 @@ impl<C: CongestionControl> Requester<C> {
         self.congestion.wakeup().is_some()
     }
 
-    /// Returns the oldest unacknowledged PSN, whose answer is expected next.
+    /// Returns the oldest unacknowledged PSN, whose response is expected next.
     #[inline]
     pub fn expected_psn(&self) -> Psn {
         self.psn.una

@@ -56,14 +56,14 @@ impl Arq {
     }
 }
 
-/// The peer's answer to a READ that was retransmitted from a PSN within it on.
+/// The peer's response to a READ that was retransmitted from a PSN within it on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum ReadRestart {
     #[default]
     Unknown,
     /// The last retransmission began at this PSN.
     Asked(Psn),
-    /// The peer answers as if to a READ of its own, with FIRST or ONLY, as it should (C-07). Other
+    /// The peer responds as if to a READ of its own, with FIRST or ONLY, as it should (C-07). Other
     /// peers (rdma_rxe) continue with MIDDLE and LAST, which cannot be told from delayed responses.
     WithFirst,
 }
@@ -101,7 +101,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Handles a READ response with a PSN within the READ, or with one already acknowledged.
-    /// Returns whether it answers the original request, not a retransmission.
+    /// Returns whether it is for the original request, not a retransmission.
     #[inline]
     pub(super) fn on_response_within_read(&mut self, packet: &Packet) -> bool {
         use Operation::{ReadResponseFirst, ReadResponseOnly};

@@ -106,7 +106,7 @@ impl<L> Default for SendOp<L> {
 }
 
 impl<L> SendOp<L> {
-    /// Returns whether this is a READ, atomic, FLUSH or atomic write: an operation with an answer
+    /// Returns whether this is a READ, atomic, FLUSH or atomic write: an operation with a response
     /// of its own, which alone completes the work request.
     #[inline]
     pub const fn is_read_or_atomic(&self) -> bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receive direction of the requester: applies answers and timers to the outstanding work
+//! The receive direction of the requester: applies responses and timers to the outstanding work
 //! requests (IBA 9.7.6, which calls this side the completer).
 
 use super::credits::credit_code;
@@ -18,14 +18,15 @@ use crate::{Ext, Fault, Outcome, Packet, Span, Status, Time};
 
 /// Result of processing an acknowledgement.
 struct Acked {
-    /// It is beyond an unanswered READ or atomic, which only its own answer completes (F-11, F-18).
+    /// It is beyond an outstanding READ or atomic, which only its own response completes (F-11,
+    /// F-18).
     unanswered_read: bool,
     /// The repair that it acknowledges.
     repaired: Option<Repaired>,
 }
 
 impl<C: CongestionControl> Requester<C> {
-    /// Handles an answer. Drops any other packet.
+    /// Handles a response. Drops any other packet.
     pub fn handle_packet<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -77,8 +78,8 @@ impl<C: CongestionControl> Requester<C> {
         let mut outcome = handled.unwrap_or_else(|status| self.fail_tail(cx, status, 0));
         // A packet farther away may be forged. The requester asks for missing packets again.
         outcome.buffer &= packet.psn().since(self.psn.una) < MAX_DISTANCE;
-        // Credits of an answer beyond an unanswered READ or atomic count from there, and are fewer
-        // than granted.
+        // Credits of a response beyond an outstanding READ or atomic count from there, and are
+        // fewer than granted.
         if let Some(code) = credit {
             self.credits.grant(code);
         }
@@ -90,9 +91,9 @@ impl<C: CongestionControl> Requester<C> {
         outcome
     }
 
-    /// Handles a NAK Sequence Error that arrived before the answers to earlier READs, if these have
-    /// arrived now. A peer that keeps out-of-order requests may have received the missing one
-    /// meanwhile, so its answer may be late only.
+    /// Handles a NAK Sequence Error that arrived before the responses to earlier READs, if these
+    /// have arrived now. A peer that keeps out-of-order requests may have received the missing one
+    /// meanwhile, so its response may be late only.
     fn take_refused(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         if self.loss.refused != Some(self.psn.una) || self.state != State::Ready {
             return Outcome::default();
@@ -140,7 +141,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Notes that `beyond` packets are buffered ([`crate::Reorder`]) after the driver has handled
     /// those that were due. If the gap before them exceeds the tolerated reordering, the requester
-    /// asks for the missing answers (F-12), unless that has been done.
+    /// asks for the missing responses (F-12), unless that has been done.
     pub fn on_buffered<E: Env>(
         &mut self,
         slots: &mut [SendSlot<E::Local>],
@@ -202,7 +203,7 @@ impl<C: CongestionControl> Requester<C> {
     }
 
     /// Restarts the acknowledge timer if this host is so late to handle its expiry that it may not
-    /// have handled the answer either. Returns whether it did.
+    /// have handled the response either. Returns whether it did.
     fn restart_late_timer(&mut self, now: Time) -> bool {
         let late = |at: Time| {
             let timeout = self.attr.ack_timeout.unwrap_or_default();
@@ -215,7 +216,7 @@ impl<C: CongestionControl> Requester<C> {
         late
     }
 
-    /// Drops an answer whose memory is absent, and stops transmission and all timers until
+    /// Drops a response whose memory is absent, and stops transmission and all timers until
     /// [`Requester::on_memory_present`]. It arrived in order, so nothing is lost, and the retry
     /// count starts again.
     #[cold]
@@ -228,7 +229,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Notes that the memory of an access that failed with [`Fault::NotPresent`] is present now.
     /// Transmission continues: with the packet whose payload was absent, or with the oldest
-    /// unacknowledged one if an answer was dropped. A superfluous call is harmless.
+    /// unacknowledged one if a response was dropped. A superfluous call is harmless.
     pub fn on_memory_present<P: DriverPart>(
         &mut self,
         slots: &[SendSlot<P>],
@@ -264,8 +265,8 @@ impl<C: CongestionControl> Requester<C> {
                 if let Some(read) = read {
                     let own = read.contains(psn);
                     let mut outcome = self.implied_nak(cx, psn);
-                    // An acknowledgement within the READ is useless once the READ is answered, so
-                    // it is not buffered.
+                    // An acknowledgement within the READ is useless once the READ has its response,
+                    // so it is not buffered.
                     outcome.buffer &= !own;
                     return outcome;
                 }
@@ -287,7 +288,7 @@ impl<C: CongestionControl> Requester<C> {
                     NakCode::RemoteOperational => Status::RemOp,
                 };
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
-                // in order. If an earlier answer is missing, it was lost, or the NAK is forged.
+                // in order. If an earlier response is missing, it was lost, or the NAK is forged.
                 if self.acknowledge(cx, psn).unanswered_read {
                     return self.implied_nak(cx, psn);
                 }
@@ -325,7 +326,7 @@ impl<C: CongestionControl> Requester<C> {
         }
         let acked = self.acknowledge(cx, psn);
         if acked.unanswered_read {
-            // The NAK is not buffered: it has the PSN of the answer to the missing request.
+            // The NAK is not buffered: it has the PSN of the response to the missing request.
             self.loss.refused = self.buffers().then_some(psn);
             return Outcome {
                 buffer: false,
@@ -349,7 +350,7 @@ impl<C: CongestionControl> Requester<C> {
         packet: &Packet,
     ) -> Result<Outcome, Status> {
         let psn = packet.psn();
-        // A response acknowledges everything before it. If an unanswered READ or atomic (this one
+        // A response acknowledges everything before it. If an outstanding READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
         if psn != self.psn.una && self.acknowledge(cx, psn).unanswered_read {
             if self.buffers() && !self.awaits_memory {
@@ -501,7 +502,7 @@ impl<C: CongestionControl> Requester<C> {
         self.retry.rnr_wait = Some(RnrWait { from, until });
     }
 
-    /// Handles a later answer while that to the oldest READ or atomic is missing: has the driver
+    /// Handles a later response while that to the oldest READ or atomic is missing: has the driver
     /// buffer the later one, or asks for the missing one once.
     fn implied_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn) -> Outcome {
         if !self.buffers() {
@@ -514,7 +515,7 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
-    /// Asks for the missing answers before the buffered ones.
+    /// Asks for the missing responses before the buffered ones.
     #[cold]
     fn report_gap(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         self.gaps.report();
@@ -585,8 +586,8 @@ impl<C: CongestionControl> Requester<C> {
         true
     }
 
-    /// Completes the oldest work request, which is acknowledged or answered, and the executed local
-    /// operations after it.
+    /// Completes the oldest work request, which is acknowledged or has its response, and the
+    /// executed local operations after it.
     fn complete_answered(&mut self, cx: &mut Ctx<'_, impl Env>) {
         let completed = self.complete_tail(cx, Status::Success, 0);
         debug_assert!(completed, "no work request completes");
@@ -664,8 +665,9 @@ impl<C: CongestionControl> Requester<C> {
 }
 
 impl<P: DriverPart> SendSlot<P> {
-    /// Returns whether the opcode of a READ response fits its place in the answer. The answer to a
-    /// retransmitted READ may start anywhere (C-07); delayed responses to the original are valid.
+    /// Returns whether the opcode of a READ response fits its place in the whole response. The
+    /// response to a retransmitted READ may start anywhere (C-07); delayed responses to the
+    /// original are valid.
     #[inline]
     fn may_be_answered_by(&self, response: Operation, first: bool, last: bool) -> bool {
         match response {

@@ -55,7 +55,7 @@ impl Estimate {
 pub(super) struct Rtt {
     /// Round trips of packets that were sent once.
     packets: Estimate,
-    /// Times from a repair to its answer. They are often shorter than a round trip: the window is
+    /// Times from a repair to its response. They are often shorter than a round trip: the window is
     /// full behind a lost packet, and the queues on the path drain.
     pub(super) repairs: Estimate,
     /// The shortest round trip; 0 before the first.
@@ -69,7 +69,7 @@ pub(super) struct Rtt {
     pub(super) base: Span,
     /// Consecutive round trips that took four times `base` or longer.
     longer: u8,
-    /// The last round trip, or the last time from a repair to its answer.
+    /// The last round trip, or the last time from a repair to its response.
     latest: Span,
     /// The longest recent round trip. Each shorter one lowers it by a sixteenth of the difference.
     longest: Span,
@@ -131,7 +131,7 @@ impl Rtt {
         self.estimate().srtt
     }
 
-    /// Returns the longest expected time to the answer to a packet, or to a repair: the mean plus
+    /// Returns the longest expected time to the response to a packet, or to a repair: the mean plus
     /// four deviations, and at least `min`. Without a sample it is [`INITIAL_PTO`].
     pub(super) fn rto(&self, repair: bool, min: Span) -> Span {
         if self.srtt().is_zero() {
@@ -157,12 +157,12 @@ impl Rtt {
         }
     }
 
-    /// Returns whether a packet sent at that time cannot have been answered yet.
+    /// Returns whether a packet sent at that time cannot have a response yet.
     pub(super) fn is_too_early(&self, sent: Time, now: Time) -> bool {
         now.since(sent) < self.min * 7 / 8
     }
 
-    /// Notes that `len` packets from `first` on are sent again. The answer to the timed packet
+    /// Notes that `len` packets from `first` on are sent again. The response to the timed packet
     /// could be to either transmission, if it is one of them.
     pub(super) fn retransmitted(&mut self, first: Psn, len: u32) {
         self.timed.take_if(|(psn, _)| psn.since(first) < len);
@@ -212,7 +212,7 @@ impl Rtt {
         }
     }
 
-    /// Takes the time from a repair to its answer into account, which may be a round trip.
+    /// Takes the time from a repair to its response into account, which may be a round trip.
     pub(super) fn sample_repair(&mut self, time: Span, is_round_trip: bool) {
         self.repairs.sample(time);
         if is_round_trip {
@@ -227,7 +227,7 @@ impl Rtt {
         self.longest = (self.longest - shorter / 16).max(time);
     }
 
-    /// Takes the time from a repair to its answer as a round trip, because a path that loses many
+    /// Takes the time from a repair to its response as a round trip, because a path that loses many
     /// packets leaves no others that no missing packet has delayed.
     pub(super) fn sample_packets(&mut self, time: Span) {
         if !self.packets.srtt.is_zero() {
@@ -248,8 +248,8 @@ impl Rtt {
         self.shows_a_queue() && queue >= self.longest.beyond(self.min) / 2
     }
 
-    /// Takes the time from a probe to an answer as a sample if it is longer than the estimate. (If
-    /// the answer is to the original transmission, a round trip takes even longer.)
+    /// Takes the time from a probe to a response as a sample if it is longer than the estimate. (If
+    /// the response is to the original transmission, a round trip takes even longer.)
     pub(super) fn sample_probe(&mut self, time: Span) {
         if !self.packets.srtt.is_zero() && time > self.packets.srtt {
             self.packets.sample(time);
@@ -310,7 +310,7 @@ mod tests {
         assert!(rtt.rto(false, ns(0)) <= ns(12_000));
     }
 
-    /// Times from repairs to their answers keep the timeout in step if there are no others.
+    /// Times from repairs to their responses keep the timeout in step if there are no others.
     #[test]
     fn a_path_that_loses_many_packets() {
         let mut rtt = Rtt::default();

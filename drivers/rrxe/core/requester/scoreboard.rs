@@ -41,7 +41,7 @@ enum Search {
 /// The READ responses that are missing beyond the lost packet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
-    /// One beyond the highest answered PSN; stale if not beyond `una`.
+    /// One beyond the highest PSN with a response; stale if not beyond `una`.
     seen: Psn,
     /// One beyond the highest missing PSN that is not in the list; stale if not beyond `una`.
     passed: Psn,
@@ -101,7 +101,7 @@ impl Scoreboard {
         free.map(|entry| *entry = Some(gap)).is_some()
     }
 
-    /// Forgets the gaps that have been answered.
+    /// Forgets the gaps whose responses have come.
     #[inline(always)]
     pub(super) fn progress(&mut self, una: Psn, max: Psn) {
         let left = max.since(una);
@@ -133,8 +133,8 @@ impl<C: CongestionControl> Requester<C> {
                 return;
             }
         };
-        // The requester asks for the parts of a READ in order: a peer that answers a later part may
-        // take that answer for the whole READ (rdma_rxe does).
+        // The requester asks for the parts of a READ in order: a peer that responds to a later part
+        // may take that response for the whole READ (rdma_rxe does).
         let passed = self.distance(self.loss.scoreboard.passed);
         let read = self.slot(slots, gap.number);
         let is_passed =

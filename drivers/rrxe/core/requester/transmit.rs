@@ -403,7 +403,7 @@ impl<C: CongestionControl> Requester<C> {
                 self.arm_probe(now);
             }
         } else {
-            // Unreliable services have no answers (H-07): the packets are done.
+            // Unreliable services have no responses (H-07): the packets are done.
             self.psn.una = self.psn.next;
         }
     }

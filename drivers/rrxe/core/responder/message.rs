@@ -28,7 +28,7 @@ pub(super) enum Refusal {
     Local(Fault),
     /// The key cannot be invalidated.
     Invalidate,
-    /// The request is valid, but its answer cannot be stored. The request is dropped.
+    /// The request is valid, but its response cannot be stored. The request is dropped.
     Busy,
     /// The memory is absent. The request is dropped.
     NotPresent,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! The responder: receives requests, writes or reads memory through the driver, and sends the
-//! answers (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
+//! responses (IBA 9.7.3 to 9.7.5; for UC and UD 9.8).
 //!
 //! The responder executes a request when it arrives. [`Responder::poll_transmit`] later sends the
-//! answers in the order of the PSNs: those to READs and atomics, then a NAK or one acknowledgement.
+//! responses in the order of the PSNs: to READs and atomics, then a NAK or one acknowledgement.
 
 mod invariants;
 mod message;
@@ -304,7 +304,7 @@ pub struct Responder<R> {
     /// Longest time that an acknowledgement waits for a reply of the consumer
     /// ([`Responder::on_reply`]). With zero, it never waits.
     pub max_ack_delay: Span,
-    /// Consecutive requests that the consumer must answer in that time before acknowledgements
+    /// Consecutive requests that the consumer must reply to in that time before acknowledgements
     /// wait.
     pub prompt_replies: u32,
     allow_read: bool,

@@ -200,7 +200,7 @@ impl<R: ResourceRing> Responder<R> {
         }
     }
 
-    /// Prepares the answer of a reliable connection to a request.
+    /// Prepares the response of a reliable connection to a request.
     #[inline]
     fn answer(
         &mut self,
@@ -238,7 +238,7 @@ impl<R: ResourceRing> Responder<R> {
             Refusal::NotPresent => return self.await_memory(),
             Refusal::Invalidate => {
                 self.count_wrong_key();
-                // G-22: the peer gets no NAK for this request, but still the answers to earlier
+                // G-22: the peer gets no NAK for this request, but still the responses to earlier
                 // ones.
                 self.fail_recv(Status::RemInvReq, env);
                 self.message = Message::None;
@@ -301,7 +301,7 @@ impl<R: ResourceRing> Responder<R> {
         Status::LocAccess
     }
 
-    /// Handles a request of an unreliable connection, which is never answered (H-01). A gap ends
+    /// Handles a request of an unreliable connection, which has no response (H-01). A gap ends
     /// the message (H-03, H-04).
     fn on_unreliable(&mut self, packet: &Packet, env: &mut impl Env) -> Outcome {
         if MessagePart::of(packet.operation).is_some_and(|part| part.is_first) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! READs and atomics: their execution, and the state for answering them, and for answering
-//! duplicates (the responder resources of IBA 9.7.4).
+//! READs and atomics: their execution, and the state for the responses to them and to duplicates
+//! (the responder resources of IBA 9.7.4).
 
 use super::message::{Refusal, Result};
 use super::{
@@ -32,7 +32,7 @@ pub(super) enum Kind {
         op: AtomicOp,
         original: u64,
     },
-    /// A FLUSH or atomic write. The answer only confirms the execution.
+    /// A FLUSH or atomic write. The response only confirms the execution.
     Done { operation: Operation, ext: Ext },
 }
 
@@ -75,7 +75,7 @@ impl Resource {
 pub(super) struct Resources<R> {
     /// One entry for each request that the peer may have outstanding.
     pub(super) ring: R,
-    /// Bitmap of the entries that await an answer.
+    /// Bitmap of the entries that await a response.
     pending: u128,
     /// Index of the next entry to fill, which is the oldest.
     head: u8,
@@ -147,13 +147,13 @@ impl<R: ResourceRing> Resources<R> {
         self.pending != 0
     }
 
-    /// Returns whether there is room: not while the oldest resource waits for its first answer
-    /// (C-14, C-15). A peer that sends a new request has received the answer to a duplicate.
+    /// Returns whether there is room: not while the oldest resource waits for its first response
+    /// (C-14, C-15). A peer that sends a new request has received the response to a duplicate.
     fn has_room(&self) -> bool {
         self.get(self.head).is_some_and(|oldest| !oldest.unanswered)
     }
 
-    /// Stores a READ or atomic, which awaits an answer if it is `pending`.
+    /// Stores a READ or atomic, which awaits a response if it is `pending`.
     fn push(&mut self, resource: Resource, pending: bool) {
         debug_assert!(self.head < self.limit(), "a resource without a place");
         if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
@@ -170,7 +170,7 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Returns the oldest resource that awaits an answer, and its index.
+    /// Returns the oldest resource that awaits a response, and its index.
     #[inline]
     pub(super) fn oldest_pending(&self) -> Option<(u8, Resource)> {
         if self.pending == 0 {
@@ -208,7 +208,7 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Forgets a resource that cannot be answered anymore.
+    /// Forgets a resource that cannot have a response anymore.
     pub(super) fn forget(&mut self, index: u8) {
         debug_assert!(index < self.limit(), "an entry outside of the ring");
         self.pending &= !bit(index);
@@ -217,9 +217,9 @@ impl<R: ResourceRing> Resources<R> {
         }
     }
 
-    /// Schedules the answer to a duplicate request. `accept` compares the request, which starts at
-    /// a packet index, with the stored one. Only the newest resource with this PSN counts: an older
-    /// one is from before a PSN wrap.
+    /// Schedules the response to a duplicate request. `accept` compares the request, which starts
+    /// at a packet index, with the stored one. Only the newest resource with this PSN counts: an
+    /// older one is from before a PSN wrap.
     fn replay(&mut self, psn: Psn, accept: impl Fn(Kind, u32) -> bool) -> bool {
         for age in 1..=self.limit() {
             let index = self.newest(age);
@@ -264,7 +264,8 @@ impl<R: ResourceRing> Responder<R> {
         core::mem::replace(&mut self.resources, new).ring
     }
 
-    /// Executes a READ, atomic, FLUSH or atomic write, the expected request, and keeps its answer.
+    /// Executes a READ, atomic, FLUSH or atomic write, the expected request, and keeps its
+    /// response.
     pub(super) fn on_read_or_atomic(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         use Operation as O;
         let (operation, ext, len) = (packet.operation, packet.ext, packet.payload_len);

@@ -10,16 +10,16 @@ use crate::{Increment, Payload, Progress, Time, TxError, TxPacket};
 
 /// Whether the acknowledgement of a new request waits for the consumer's reply.
 ///
-/// An acknowledgement that is sent alone costs a packet. If the consumer answers each request with
-/// a message soon afterwards, the acknowledgement can leave together with that message.
+/// An acknowledgement that is sent alone costs a packet. If the consumer replies to each request
+/// with a message soon afterwards, the acknowledgement can be sent together with that message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AckPolicy {
     /// Acknowledgements wait for the consumer's reply. Otherwise they leave at once.
     delays: bool,
-    /// Consecutive requests that the consumer has answered in time, up to the number from which on
-    /// acknowledgements wait.
+    /// Consecutive requests that the consumer has replied to in time, up to the number that delays
+    /// acknowledgements.
     prompt_replies: u32,
-    /// Arrival time of the last request, unless the consumer has answered it or `delays` is set.
+    /// Arrival time of the last request, unless the consumer has replied to it or `delays` is set.
     request_at: Option<Time>,
     /// Deadline of the acknowledgement that waits now. `None` unless `delays` is set.
     pub(super) until: Option<Time>,
@@ -183,7 +183,7 @@ impl<R: ResourceRing> Responder<R> {
         if waits {
             policy.until = Some(due);
         } else {
-            // The consumer has not answered the previous request, if that waits.
+            // The consumer has not replied to the previous request, if that waits.
             policy.on_sent_alone();
         }
         waits

@@ -20,7 +20,7 @@ macro_rules! operations {
             /// A congestion notification packet (opcode 0x81 as a whole).
             Cnp = 0x1e,
             /// An RC or XRC opcode that is reserved, or unknown to this implementation. The
-            /// responder answers it with a NAK Invalid Request.
+            /// responder sends a NAK Invalid Request.
             Unsupported = 0x1f,
         }
 
