@@ -12,7 +12,7 @@ use rrxe_core::{RecoveryMode, Span};
 /// The configuration of a device, and of the module.
 #[derive(Clone)]
 pub(crate) struct Config {
-    /// Marked packets are answered with notifications.
+    /// A notification is sent for marked packets.
     pub(crate) is_notification_point: bool,
     /// Packets are ECN-capable, and notifications slow down their queue pair.
     pub(crate) is_reaction_point: bool,

@@ -134,10 +134,10 @@ pub(crate) mod path {
     /// Time between two polls of the ring of a streaming program. A message waits this long
     /// only if meanwhile the program neither polls nor waits for an event, and receives nothing.
     pub(crate) const STREAM_POLL_INTERVAL: Span = Span::from_us(100);
-    /// Consecutive requests that a program must answer in time before ACKs are delayed.
+    /// Consecutive requests that a program must reply to in time before ACKs are delayed.
     pub(crate) const PROMPT_REPLIES: u32 = 8;
     /// Largest delay of an ACK, in microseconds. The module parameter `ack_delay_us` sets the
-    /// delay. Its default is longer than a program takes that has the answer at hand, and shorter
-    /// than the probe timeout of the requester (`MIN_PTO` in the core).
+    /// delay. Its default is longer than a program needs to post a reply, and shorter than the
+    /// probe timeout of the requester (`MIN_PTO` in the core).
     pub(crate) const MAX_ACK_DELAY_US: u32 = 1_000_000;
 }

@@ -2,8 +2,8 @@
 
 //! Congestion notification packets (CNPs, IBA A17.9.3).
 //!
-//! Only connected queue pairs take part. A queue pair answers a marked packet with a notification,
-//! and sends more slowly after it received one.
+//! Only connected queue pairs have them. A queue pair sends a notification for a marked packet, and
+//! reduces its rate when it receives one.
 
 use super::{Half, Qp};
 use crate::{

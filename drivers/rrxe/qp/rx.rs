@@ -253,8 +253,8 @@ impl<'a> RxBatch<'a> {
             counters.add(Counter::ReceivedBytes, bytes);
         });
         if self.recv.work.any && qp.moderation_events.request_seen() {
-            // The peer may be waiting for the answer to its request: the send side looks for
-            // messages that were posted without a doorbell.
+            // The peer may be waiting for a reply: the send side looks for messages that were
+            // posted without a doorbell.
             self.send.work.outcome.transmit = true;
         }
         let (send, recv) = (&mut self.send, &mut self.recv);

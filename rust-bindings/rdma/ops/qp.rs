@@ -81,21 +81,21 @@ impl<D: Driver> Ops<D> {
         unsafe {
             let (from, cap, signal_all) = D::query_qp(Qp::<D>::data(ib));
             attr.write(from.to_raw(cap));
-            let mut answer: raw::ib_qp_init_attr = pin_init::zeroed();
-            answer.event_handler = (*ib).event_handler;
-            answer.qp_context = (*ib).qp_context;
-            answer.send_cq = (*ib).send_cq;
-            answer.recv_cq = (*ib).recv_cq;
-            answer.srq = (*ib).srq;
-            answer.qp_type = (*ib).qp_type;
-            answer.port_num = roce::PORT;
-            answer.sq_sig_type = if signal_all {
+            let mut init_attr: raw::ib_qp_init_attr = pin_init::zeroed();
+            init_attr.event_handler = (*ib).event_handler;
+            init_attr.qp_context = (*ib).qp_context;
+            init_attr.send_cq = (*ib).send_cq;
+            init_attr.recv_cq = (*ib).recv_cq;
+            init_attr.srq = (*ib).srq;
+            init_attr.qp_type = (*ib).qp_type;
+            init_attr.port_num = roce::PORT;
+            init_attr.sq_sig_type = if signal_all {
                 raw::ib_sig_type_IB_SIGNAL_ALL_WR
             } else {
                 raw::ib_sig_type_IB_SIGNAL_REQ_WR
             };
-            cap.write_to(&mut answer.cap);
-            init.write(answer);
+            cap.write_to(&mut init_attr.cap);
+            init.write(init_attr);
         }
         0
     }
