@@ -451,7 +451,7 @@ mod tests {
 
     /// Of two different packets with one PSN neither is kept. A duplicate changes nothing.
     #[test]
-    fn not_the_same() {
+    fn two_packets_with_one_psn() {
         let (mut reorder, mut ring) = (Reorder::default(), ring(8));
         let base = Psn::new(0xff_ffff);
         for n in [1, 2, 3, 2] {

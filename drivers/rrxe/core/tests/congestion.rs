@@ -87,7 +87,7 @@ fn l_03_notification_packet() {
 
 /// L-03: no notification for packets dropped because of their header, or for notifications.
 #[test]
-fn l_03_not_for_the_wrong() {
+fn l_03_not_for_dropped_packets() {
     let host = Host::new(Service::Rc, 0, MTU);
     let silent = |packet: &Packet| {
         host.responder.cnp(packet).is_none() && host.requester.cnp(packet).is_none()
@@ -482,7 +482,7 @@ fn l_07_that_queue_pair_only() {
 /// L-07: retransmissions obey the rate like other packets: only missing packets if the peer keeps
 /// out-of-order packets, otherwise everything after the gap.
 #[test]
-fn l_07_what_is_sent_again() {
+fn l_07_retransmissions() {
     for buffers in [true, false] {
         let mut host = Host::new(Service::Rc, 0, MTU);
         host.requester.set_timeout(20);

@@ -82,7 +82,7 @@ fn refused_requests_fail() {
 /// F-18: an ACKNOWLEDGE does not answer a FLUSH or atomic write, and completes only the work
 /// requests before it. F-14, F-15: nor does an answer with a payload.
 #[test]
-fn f_18_only_their_own_answer() {
+fn f_18_only_their_own_response() {
     for op in [Op::Flush, Op::AtomicWrite] {
         let first = Psn::new(START_PSN[0]);
         let started = || {

@@ -153,7 +153,7 @@ fn check(cases: &[Case], ends: Ends) {
 
 /// Loss and reordering cost little.
 #[test]
-fn what_is_kept() {
+fn goodput_on_bad_paths() {
     let reorder = Link {
         early: 25,
         ..link(2_000_000)

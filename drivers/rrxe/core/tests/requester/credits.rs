@@ -98,7 +98,7 @@ fn d_16_credit_updates() {
 
 /// READ responses and atomic acknowledgements bring credits as well.
 #[test]
-fn d_15_answers_bring_credits() {
+fn d_15_responses_bring_credits() {
     for op in [Op::Read, Op::FetchAdd] {
         let mut host = host_with(0);
         post(&mut host, op, 8);

@@ -3,12 +3,12 @@
 //! Tests of the requester, statement by statement, against a peer made of single packets.
 
 mod absent_memory;
-mod answers;
 mod credits;
 mod local;
 mod probes;
 mod read_recovery;
 mod recovery;
+mod responses;
 mod retries;
 mod sending;
 mod states;

@@ -94,7 +94,7 @@ fn a_probed_read_that_was_only_late() {
 /// An answer soon after a probe is to the original packet and says nothing about the minimum round
 /// trip: a NAK is still recognized as too early for the retransmission.
 #[test]
-fn a_late_answer_does_not_shorten_the_round_trip() {
+fn a_late_response_does_not_shorten_the_round_trip() {
     let mut host = in_flight(3);
     let mut now = 200_000 + MIN_PTO;
     expire(&mut host, now);

@@ -9,7 +9,7 @@ use super::*;
 /// else has acknowledged the packet until then, it is retransmitted. (The NAK is not buffered,
 /// because it has the PSN of another answer.)
 #[test]
-fn a_nak_beyond_an_unanswered_read() {
+fn a_nak_beyond_an_outstanding_read() {
     for (acknowledged, again) in [(false, &[2][..]), (true, &[])] {
         let mut host = in_flight(0);
         post(&mut host, Op::Read, 1);
@@ -38,7 +38,7 @@ fn a_nak_beyond_an_unanswered_read() {
 
 /// If the peer drops out-of-order packets, everything after the READ is retransmitted at once.
 #[test]
-fn a_nak_of_a_peer_that_drops_beyond_an_unanswered_read() {
+fn a_nak_of_a_peer_that_drops_beyond_an_outstanding_read() {
     let mut host = peer_drops();
     ack_at(&mut host, 500_000, 16, ACK);
     post(&mut host, Op::Read, 1);
@@ -150,7 +150,7 @@ fn f_12_responses_beyond_a_gap_are_kept() {
 /// READ of its own (C-07). That answer does not count as a late one, which would raise the
 /// tolerance of reordering.
 #[test]
-fn c_07_answers_that_go_on() {
+fn c_07_responses_that_continue() {
     use Operation::{ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M};
     for anew in [false, true] {
         let mut host = in_flight(0);
@@ -278,7 +278,7 @@ fn f_12_the_search_is_bounded() {
 /// Requests that answers beyond them acknowledge leave no gap: only READs have answers of their
 /// own.
 #[test]
-fn f_12_no_gap_where_no_answers_are() {
+fn f_12_no_gap_without_responses() {
     use Operation::{ReadResponseLast as L, ReadResponseOnly as O};
     let mut host = buffering_host();
     for (op, packets) in [(Op::Read, 2), (Op::Read, 1), (Op::Write, 2), (Op::Read, 1)] {
@@ -320,7 +320,7 @@ fn f_12_a_gap_that_is_lost_again() {
 /// F-11, F-12: answers after an unanswered READ or atomic complete their requests in their turn,
 /// and the requests are not sent again.
 #[test]
-fn f_11_answers_beyond_a_gap_are_kept() {
+fn f_11_responses_beyond_a_gap_are_kept() {
     let mut host = buffering_host();
     post(&mut host, Op::FetchAdd, 8);
     post(&mut host, Op::Write, 1);

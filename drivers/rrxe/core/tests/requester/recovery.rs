@@ -34,7 +34,7 @@ fn a_peer_that_buffers() {
 
 /// An answer farther ahead than the largest window may be forged, and is not buffered.
 #[test]
-fn answers_from_far_ahead() {
+fn responses_from_far_ahead() {
     let mut host = buffering_host();
     post(&mut host, Op::Read, 4096 * MTU);
     host.drain(0);
@@ -231,7 +231,7 @@ fn a_peer_that_buffers_after_all() {
 /// A NAK that cannot be about the last transmission of the packet: repeated by the network, or
 /// late.
 #[test]
-fn naks_that_say_nothing_new() {
+fn naks_about_an_earlier_transmission() {
     let mut host = in_flight(3);
     for now in [300_000, 300_000, 310_000] {
         ack_at(&mut host, now, 1, SEQUENCE_ERROR);
@@ -251,7 +251,7 @@ fn naks_that_say_nothing_new() {
 /// A NAK is believed at once, even if the packet of an earlier one was late, not lost: the peer
 /// reports a gap only if it exceeds the reordering that the peer has observed.
 #[test]
-fn a_nak_is_believed_at_once() {
+fn a_nak_causes_a_repair_at_once() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(300_000)), [1]);

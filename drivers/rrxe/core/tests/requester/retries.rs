@@ -390,7 +390,7 @@ fn e_09_progress_reloads() {
 /// requester asks for its answer again, at once unless it buffers answers. The refused request
 /// waits as long as the peer has said, from then on.
 #[test]
-fn e_05_rnr_beyond_an_unanswered_read() {
+fn e_05_rnr_beyond_an_outstanding_read() {
     let ops = [(Op::FetchAdd, 8, 1), (Op::Read, 3 * MTU, 3)];
     for ((op, len, packets), buffers) in ops.into_iter().flat_map(|op| [(op, true), (op, false)]) {
         let mut host = if buffers { buffering_host() } else { host() };

@@ -73,7 +73,7 @@ fn f_07_lost_retransmission() {
 /// F-11, F-12: after a gap in READ responses the requester asks for the rest again, with everything
 /// after it, and keeps no response beyond the gap.
 #[test]
-fn f_12_gap_in_answers() {
+fn f_12_gap_in_responses() {
     let mut host = strict_host();
     post(&mut host, Op::Read, 4 * MTU);
     post(&mut host, Op::Write, 1);

@@ -136,7 +136,7 @@ fn j_21_communication_established() {
 
 /// J-21: an unexpected request may be stale or forged, and does not establish communication.
 #[test]
-fn j_21_not_by_what_is_out_of_place() {
+fn j_21_not_by_an_out_of_sequence_packet() {
     let mut host = host();
     let before = Psn::new(START_PSN[1]).prev();
     give(&mut host, &packet(O::SendOnly, before, Ext::None, 4), 0);
@@ -186,7 +186,7 @@ fn a_driver_that_fails_everything() {
 
 /// the MigReq bit of a peer's packets has no effect.
 #[test]
-fn a_40_migreq_is_not_looked_at() {
+fn a_40_migreq_is_ignored() {
     let mut host = host();
     for n in 0..4 {
         host.post_recv(0, 64);

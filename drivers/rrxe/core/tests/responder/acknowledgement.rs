@@ -122,7 +122,7 @@ fn a_response_acknowledges() {
 
 /// partition and path fields of every answer.
 #[test]
-fn a_30_a_41_answers() {
+fn a_30_a_41_responses() {
     let mut host = host();
     host.post_recv(0, 64);
     let mut answers = ask(&mut host, &send(0));
@@ -189,7 +189,7 @@ fn b_13_duplicates_during_an_rnr_wait() {
 /// D-01: every packet that asks for an acknowledgement gets one that covers its PSN, regardless of
 /// how many packets were handled before the answer. Packets that do not ask get none.
 #[test]
-fn d_01_all_that_ask() {
+fn d_01_each_request_for_an_acknowledgement() {
     for mask in 0..64u32 {
         let mut host = host();
         for n in 0..6 {
@@ -210,7 +210,7 @@ fn d_01_all_that_ask() {
 
 /// D-04: without loss, the PSNs of the answers never go back, for any mix of requests.
 #[test]
-fn d_04_answers_in_order() {
+fn d_04_responses_in_order() {
     let mut random = Random::new(4);
     for _ in 0..200 {
         let mut host = host();

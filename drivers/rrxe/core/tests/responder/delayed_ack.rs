@@ -32,7 +32,7 @@ fn delaying() -> (Host, u32) {
 }
 
 #[test]
-fn an_acknowledgement_leaves_with_the_reply() {
+fn an_acknowledgement_is_sent_with_the_reply() {
     let (mut host, next) = delaying();
     for number in next..next + 3 {
         assert!(!request(&mut host, 5, &send(number)));
@@ -59,7 +59,7 @@ fn an_acknowledgement_leaves_with_the_reply() {
 }
 
 #[test]
-fn an_acknowledgement_leaves_at_its_deadline() {
+fn an_acknowledgement_is_sent_at_its_deadline() {
     let (mut host, next) = delaying();
     assert!(!request(&mut host, 5, &send(next)));
     assert!(host.drain(4 + DELAY).is_empty());

@@ -305,7 +305,7 @@ fn g_22_send_with_invalidate() {
 
 /// G-22: requests before a failed invalidation are answered, and there is no NAK.
 #[test]
-fn g_22_answers_before_a_failed_invalidation() {
+fn g_22_responses_before_a_failed_invalidation() {
     let mut host = host();
     host.post_recv(0, 64);
     host.post_recv(1, 64);

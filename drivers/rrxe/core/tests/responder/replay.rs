@@ -171,7 +171,7 @@ fn c_12_other_atomic_write() {
 
 /// C-10: of two atomics with one PSN, 2^24 PSNs apart, the newer one is answered again.
 #[test]
-fn c_10_the_newest() {
+fn c_10_the_newest_of_two_with_one_psn() {
     let mut host = host();
     let old = ask(&mut host, &fetch_add(0, BASE, 5));
     host.responder.set_psn(psn(0).get());
@@ -188,7 +188,7 @@ fn c_10_the_newest() {
 /// C-13: a smaller or larger number of resources keeps the pending answers and the possible
 /// replays.
 #[test]
-fn c_13_other_room() {
+fn c_13_changed_number_of_resources() {
     for room in [2, 3, 4, 5, 9, 128] {
         let mut host = host();
         let first = [0, 1, 2, 3, 4].map(|n| ask(&mut host, &fetch_add(n, BASE, 5)));
@@ -241,7 +241,7 @@ fn c_14_too_many() {
 /// C-17: a duplicate READ while its answer is being sent. Every burst of responses is in order, and
 /// every byte is correct.
 #[test]
-fn c_17_duplicate_during_the_answer() {
+fn c_17_duplicate_during_the_response() {
     let mut host = filled();
     let len = 10 * MTU as u32;
     give(&mut host, &read(0, BASE, len), 0);
@@ -271,7 +271,7 @@ fn c_18_replay_without_memory() {
 
 /// G-28: access to the memory ends in the middle of the answer.
 #[test]
-fn g_28_memory_goes_during_the_answer() {
+fn g_28_memory_is_deregistered_during_the_response() {
     let mut host = host();
     give(&mut host, &read(0, BASE, 10 * MTU as u32), 0);
     host.budget = 3;
@@ -322,7 +322,7 @@ fn c_02_duplicates_within_a_message() {
 
 /// C-05: a duplicate READ is executed again, and returns the current memory contents.
 #[test]
-fn c_05_a_read_again_reads_again() {
+fn c_05_a_duplicate_read_reads_memory_again() {
     let mut host = host();
     let first = ask(&mut host, &read(0, BASE, 4));
     assert_eq!(first[0].1, [0; 4]);
@@ -336,7 +336,7 @@ fn c_05_a_read_again_reads_again() {
 
 /// C-10: the stored answer belongs to that operation, not to another one with its PSN.
 #[test]
-fn c_10_another_atomic() {
+fn c_10_another_operation_with_its_psn() {
     let mut host = host();
     let add = fetch_add(0, BASE, 5);
     assert_eq!(ask(&mut host, &add).len(), 1);

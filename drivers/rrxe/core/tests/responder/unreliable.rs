@@ -183,7 +183,7 @@ fn unreliable_services_end_to_end() {
 
 /// H-01: no opcode has an answer, in any state of a message.
 #[test]
-fn h_01_never_an_answer() {
+fn h_01_never_a_response() {
     for operation in [
         O::SendFirst,
         O::SendMiddle,
@@ -251,7 +251,7 @@ fn i_01_any_psn() {
 
 /// I-05: immediate data, the sender and the solicited bit in the completion of a datagram.
 #[test]
-fn i_05_what_a_completion_tells() {
+fn i_05_contents_of_a_completion() {
     let mut host = Host::new(Service::Ud, 0, MTU as u32);
     host.post_recv(3, 4096);
     let deth = Deth {

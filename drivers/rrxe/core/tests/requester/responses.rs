@@ -207,7 +207,7 @@ fn d_07_reserved_syndromes() {
 
 /// F-18, F-19, F-20, F-22: one answer completes several work requests, in order.
 #[test]
-fn f_19_one_answer_completes_many() {
+fn f_19_one_response_completes_many() {
     let mut host = host();
     post(&mut host, Op::Send, 3 * MTU);
     host.post(
