@@ -187,7 +187,10 @@ impl MrTable {
 #[kernel::prelude::kunit_tests(rrxe_windows)]
 mod tests {
     use super::super::*;
-    use crate::quota::{self, Quotas};
+    use crate::{
+        quota::{self, Quotas},
+        ring::wqe::NewKey,
+    };
 
     #[test]
     fn a_window_that_is_gone_holds_no_region() -> Result {
