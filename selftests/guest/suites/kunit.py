@@ -26,6 +26,7 @@ SUITES = (
     "rrxe-quota",
     "rrxe-state",
     "rrxe-doorbell-moderation",
+    "rrxe-memory",
     "rrxe-windows",
     "rrxe-cq",
     "rrxe-tables",
