@@ -7,8 +7,8 @@
 //! range.
 //!
 //! The memory of a registered region ([`Memory`]) never changes, but parts of it may be absent, and
-//! it may be revoked at any time. Reregistration changes its domain and rights,
-//! and waits until no access uses the old ones. Fast registrations and windows change while packets
+//! it may be revoked at any time. Reregistration changes the region's domain and rights, and waits
+//! until no access uses the old ones. Fast registrations and windows change while packets
 //! use them, so they have a lock, which an access holds until its bytes are copied. When a work
 //! request that invalidates a key completes, no access uses the key.
 

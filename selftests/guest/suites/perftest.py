@@ -19,8 +19,8 @@ bed = testbed.Bed()
 ALL_SIZES = [2**n for n in range(1, 24)]
 
 BANDWIDTH = ("ib_send_bw", "ib_write_bw", "ib_read_bw")
-# 4.096 us * 2^22 = 17 s. On a busy machine rdma_rxe repeated the responses to READs of 8 MiB for
-# longer than 4.3 s after a loss, so that eight such timeouts passed without progress.
+# 4.096 us * 2^22 = 17 s. With 4.3 s, a READ of 8 MiB from rdma_rxe failed once on a busy machine.
+# Why it made no progress is not known.
 QP_TIMEOUT = 22
 
 
