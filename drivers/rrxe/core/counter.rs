@@ -60,6 +60,26 @@ macro_rules! impl_increment {
 
 impl_increment!(u8 u32);
 
+/// A number from which only as much as it has is subtracted.
+pub trait Minus {
+    /// Returns the difference, which is not negative.
+    fn minus(self, less: Self) -> Self;
+}
+
+macro_rules! impl_minus {
+    ($($int:ty)*) => {$(
+        impl Minus for $int {
+            #[inline]
+            fn minus(self, less: $int) -> $int {
+                debug_assert!(self >= less, "a difference is negative");
+                self.checked_sub(less).unwrap_or(0)
+            }
+        }
+    )*};
+}
+
+impl_minus!(u32 u64 usize);
+
 /// A position in a ring: counts the entries before it since the ring was created, modulo 2^32.
 ///
 /// The length of a ring is a power of two, so the low bits are the index of the entry.

@@ -13,7 +13,7 @@
 
 use crate::psn::Psn;
 use crate::reorder::MAX_DISTANCE;
-use crate::{Span, Time};
+use crate::{Minus, Span, Time};
 
 /// Smallest number of packets beyond a gap that report it.
 pub const MIN_PACKETS: u32 = 3;
@@ -185,7 +185,7 @@ impl GapDetector {
             *entry = Some((gap, time));
         }
         // Losses have replaced reordering.
-        let fewer = self.packets.abs_diff((self.packets / 4).max(1));
+        let fewer = self.packets.minus((self.packets / 4).max(1));
         self.packets = fewer.max(MIN_PACKETS);
         self.delay = (self.delay - self.delay / 4).max(MIN_DELAY);
         self.assert_invariants();

@@ -73,7 +73,7 @@ mod tx;
 pub mod wire;
 
 pub use completion::{Fault, Outcome, Progress, Status};
-pub use counter::{Increment, RingCounter, Stat};
+pub use counter::{Increment, Minus, RingCounter, Stat};
 pub use mtu::Mtu;
 pub use packet::{Ext, Packet, ParseError};
 pub use psn::Psn;

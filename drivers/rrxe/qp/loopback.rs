@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use linux_rdma::{sync::BurstGuard, time::monotonic_ns};
-use rrxe_core::{lengths::times, Packet, Time};
+use rrxe_core::{lengths::times, Minus, Packet, Time};
 
 impl Qp {
     /// Delivers the packets of a [`LoopbackBatch`] to their queue pairs, which may send responses.
@@ -58,7 +58,7 @@ impl Qp {
         let (each, mut done) = (packet.payload_len, 0u32);
         while done < entry.count {
             let rest = whole.from(times(done, each));
-            let left = entry.count.abs_diff(done);
+            let left = entry.count.minus(done);
             let mut count = 1;
             if left > 1 && packet.starts_burst() {
                 let first = RxPacket::from_loopback(&packet, rest, now);

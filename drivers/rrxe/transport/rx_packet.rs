@@ -15,7 +15,7 @@ use linux_rdma::net::{Datagram, Fragment, KeptDatagram, NetDevice, UdpPacket, UD
 use rrxe_core::{
     icrc::ICRC,
     lengths::{times, total},
-    Fault, Packet, Time, MAX_HEADER,
+    Fault, Minus, Packet, Time, MAX_HEADER,
 };
 
 /// Bytes in front of a datagram's payload: a Global Route Header, or an IPv4 header in the last 20
@@ -274,7 +274,7 @@ pub(crate) fn is_same(a: &Datagram<'_>, b: &Datagram<'_>) -> bool {
     }
     let len = one.payload_len as usize;
     (0..len).step_by(64).all(|at| {
-        let n = len.abs_diff(at).min(64);
+        let n = len.minus(at).min(64);
         let piece = |datagram: &Datagram<'_>, start: u8| {
             let mut bytes = [0; 64];
             let from = total([start.into(), at]);

@@ -36,7 +36,7 @@ use linux_rdma::{
     },
     sync::{smp_mb, with_lock_irqsave, SerialTask, SerialWork},
 };
-use rrxe_core::RingCounter;
+use rrxe_core::{Minus, RingCounter};
 
 /// A completion queue, shared by queue pairs.
 #[pin_data]
@@ -347,7 +347,7 @@ impl Cq {
             let used = with_lock_irqsave(&self.queue, |queue| -> Result<Option<u32>> {
                 let max = capacity.min(from.capacity);
                 let used = queue.producer.checked_since(first, max).ok_or(EINVAL)?;
-                if used.abs_diff(moved) > MAX_LOCKED_COPY {
+                if used.minus(moved) > MAX_LOCKED_COPY {
                     return Ok(Some(used));
                 }
                 copy(moved, used)?;

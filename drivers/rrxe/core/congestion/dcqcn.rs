@@ -10,7 +10,7 @@
 //! A [`RateLimiter`] also paces the window of a requester after a queue has overflowed.
 
 use crate::lengths::{times, total};
-use crate::{Increment, Span, Time};
+use crate::{Increment, Minus, Span, Time};
 
 /// Minimum rate in bytes per second: 10 Mbit/s. At this rate a packet of 4096 bytes leaves every
 /// 3.3 ms, often enough for the usual timeouts of a peer (67 ms).
@@ -197,10 +197,10 @@ impl RateLimiter {
             limit.target = limit.current.max(MIN_RATE);
         }
         let cut = limit.current.saturating_mul(limit.alpha) >> 17;
-        limit.current = limit.current.abs_diff(cut);
+        limit.current = limit.current.minus(cut);
         limit.alpha = limit
             .alpha
-            .saturating_add(ONE.abs_diff(limit.alpha) >> WEIGHT_SHIFT);
+            .saturating_add(ONE.minus(limit.alpha) >> WEIGHT_SHIFT);
         limit.steps = 0;
         limit.reduced = now;
         limit.alpha_from = now;
@@ -263,7 +263,7 @@ impl RateLimiter {
         // The number of rounds is bounded by the raise steps of a limited sender.
         while limit.alpha != 0 && now.since(limit.alpha_from) >= ALPHA_INTERVAL {
             limit.alpha_from += ALPHA_INTERVAL;
-            limit.alpha = limit.alpha.abs_diff(limit.alpha >> WEIGHT_SHIFT);
+            limit.alpha = limit.alpha.minus(limit.alpha >> WEIGHT_SHIFT);
         }
         debug_assert!(
             now.since(limit.raise_from) < RAISE_INTERVAL,

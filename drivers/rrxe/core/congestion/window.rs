@@ -19,7 +19,7 @@
 use super::{Acknowledgement, PacketLoss};
 use crate::lengths::times;
 use crate::psn::Psn;
-use crate::{Increment, Mtu, Span, Time};
+use crate::{Increment, Minus, Mtu, Span, Time};
 
 /// Limit of packets in flight, unless the path holds more.
 pub const WINDOW: u32 = 256;
@@ -278,7 +278,7 @@ impl Window {
     pub(super) fn on_loss(&mut self, loss: &PacketLoss) {
         if self.drops {
             self.loss_free = 0;
-            self.capacity = self.capacity.abs_diff(self.capacity >> 4);
+            self.capacity = self.capacity.minus(self.capacity >> 4);
             self.size = (self.size >> 1).max(MIN_WINDOW).max(self.capacity);
             return;
         }
@@ -371,7 +371,7 @@ impl Window {
         } else {
             self.acknowledged = acknowledged;
             if acknowledged >= self.size {
-                self.acknowledged = acknowledged.abs_diff(self.size);
+                self.acknowledged = acknowledged.minus(self.size);
                 self.size.increment();
             }
         }
@@ -429,7 +429,7 @@ impl Window {
         let measured = within(acknowledged, time, ack.min_rtt);
         // Times in which a missing packet delayed acknowledgements make it look smaller.
         let lower = self.delivered.div_ceil(8);
-        self.delivered = measured.max(self.delivered.abs_diff(lower));
+        self.delivered = measured.max(self.delivered.minus(lower));
         if measured >= self.capacity {
             self.capacity = measured;
             self.round_trip = ack.min_rtt;

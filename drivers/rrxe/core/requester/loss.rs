@@ -35,7 +35,7 @@ use super::scoreboard::Scoreboard;
 use super::{DriverPart, RecoveryMode, Requester, RetryState, SendSlot};
 use crate::congestion::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
-use crate::{Increment, Span, Time};
+use crate::{Increment, Minus, Span, Time};
 
 /// Maximum number of times that a probe doubles the time to the next one (RFC 6298). The back-off
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
@@ -561,7 +561,7 @@ impl<C: CongestionControl> Requester<C> {
         };
         if advanced < len && self.loss.asked.is_none() && self.psn.next != self.psn.una {
             // A peer may acknowledge each packet of the repair on its own.
-            let len = len.abs_diff(advanced);
+            let len = len.minus(advanced);
             self.loss.repair = Some(Repair { len, ..repair });
             return None;
         }

@@ -8,7 +8,7 @@ use crate::congestion::CongestionControl;
 use crate::psn::{self, Psn};
 use crate::wire::{AtomicEth, Bth, Deth, Ieth, Opcode, Reth, XrcEth};
 use crate::{
-    AtomicOp, Fault, Increment, Mtu, Payload, Progress, RingCounter, Service, Status, Time,
+    AtomicOp, Fault, Increment, Minus, Mtu, Payload, Progress, RingCounter, Service, Status, Time,
     TxError, TxPacket,
 };
 
@@ -397,7 +397,7 @@ impl<C: CongestionControl> Requester<C> {
                 self.rtt.flight_start = now;
                 self.congestion.on_flight(self.psn.una, now);
             }
-            self.psn.responses = self.psn.responses.wrapping_add(psns.abs_diff(packets));
+            self.psn.responses = self.psn.responses.wrapping_add(psns.minus(packets));
             if self.retry.deadline.is_none() {
                 self.arm_ack_timer(now);
                 self.arm_probe(now);
