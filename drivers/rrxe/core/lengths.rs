@@ -6,13 +6,15 @@
 /// exists, so the sum does not overflow.
 #[inline]
 pub fn total<const N: usize>(lengths: [usize; N]) -> usize {
-    lengths.into_iter().fold(0, |sum, length| {
+    let mut sum = 0usize;
+    for length in &lengths {
         debug_assert!(
-            sum.checked_add(length).is_some(),
+            sum.checked_add(*length).is_some(),
             "a sum of lengths overflows"
         );
-        sum.wrapping_add(length)
-    })
+        sum = sum.wrapping_add(*length);
+    }
+    sum
 }
 
 /// Returns the length of `count` things of the same length, which does not overflow.
