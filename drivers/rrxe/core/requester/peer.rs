@@ -75,6 +75,13 @@ pub(super) struct Peer {
     pub(super) read_restart: ReadRestart,
 }
 
+impl Peer {
+    /// Returns whether the peer is known to treat a READ from within another as one of its own.
+    pub(super) fn restarts_reads(&self) -> bool {
+        matches!(self.read_restart, ReadRestart::WithFirst)
+    }
+}
+
 impl<C: CongestionControl> Requester<C> {
     /// Notes that the peer acknowledged a repair alone. Returns whether it may still keep
     /// out-of-order packets.

@@ -29,22 +29,11 @@ struct Gap {
     asked: bool,
 }
 
-/// Result of the search for a gap in the responses to READs.
-enum Search {
-    Found(Gap),
-    /// All work requests in question were examined.
-    Nothing,
-    /// The search ended before it came to the work requests in question.
-    Ended,
-}
-
 /// The READ responses that are missing beyond the lost packet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
     /// One beyond the highest PSN with a response; stale if not beyond `una`.
     seen: Psn,
-    /// One beyond the highest missing PSN that is not in the list; stale if not beyond `una`.
-    passed: Psn,
     gaps: [Option<Gap>; MAX_GAPS],
 }
 
@@ -53,7 +42,6 @@ impl Scoreboard {
     pub(super) fn at(una: Psn) -> Self {
         Self {
             seen: una,
-            passed: una,
             ..Self::default()
         }
     }
@@ -90,15 +78,16 @@ impl Scoreboard {
         }
     }
 
-    /// Adds a gap. Returns whether it is in the list now.
-    fn push(&mut self, gap: Gap) -> bool {
+    /// Adds a gap, unless a gap of its READ is in the list or the list is full.
+    fn push(&mut self, gap: Gap) {
         debug_assert!(gap.until.is_after(gap.from), "a gap without a response");
         debug_assert!(!gap.asked, "a new gap that was asked for");
         if self.gaps.iter().flatten().any(|g| g.until == gap.until) {
-            return true;
+            return;
         }
-        let free = self.gaps.iter_mut().find(|entry| entry.is_none());
-        free.map(|entry| *entry = Some(gap)).is_some()
+        if let Some(entry) = self.gaps.iter_mut().find(|entry| entry.is_none()) {
+            *entry = Some(gap);
+        }
     }
 
     /// Forgets the gaps whose responses have come.
@@ -125,26 +114,28 @@ impl<C: CongestionControl> Requester<C> {
         if at <= before {
             return;
         }
-        let gap = match self.unanswered(slots, before, at) {
-            Search::Found(gap) => gap,
-            Search::Nothing => return,
-            Search::Ended => {
-                self.loss.scoreboard.passed = psn;
-                return;
-            }
-        };
-        // The requester asks for the parts of a READ in order: a peer that responds to a later part
-        // may take that response for the whole READ (rdma_rxe does).
-        let passed = self.distance(self.loss.scoreboard.passed);
-        let read = self.slot(slots, gap.number);
-        let is_passed =
-            read.is_some_and(|read| read.progress.first_psn.since(self.psn.una) < passed);
         // A gap that starts at `una` is repaired as a loss. With reordering, a late packet is not
         // asked for at once.
-        let asks = before != 0 && !self.gaps.is_late() && !is_passed;
-        if !asks || !self.loss.scoreboard.push(gap) || gap.until.since(self.psn.una) < at {
-            self.loss.scoreboard.passed = psn;
+        if before == 0 || self.gaps.is_late() {
+            return;
         }
+        let gap = self.unanswered(slots, before, at);
+        let Some(gap) = gap.filter(|gap| self.may_ask_for(slots, gap)) else {
+            return;
+        };
+        self.loss.scoreboard.push(gap);
+    }
+
+    /// Returns whether the requester may ask for a READ from the start of a gap on, although its
+    /// earlier responses may only be buffered, and the driver may drop them.
+    ///
+    /// A peer that continues with MIDDLE takes a repeated request for a confirmation that the
+    /// earlier responses have arrived, and never sends them again (rdma_rxe: `duplicate_request()`
+    /// in rxe_resp.c).
+    fn may_ask_for<P: DriverPart>(&self, slots: &[SendSlot<P>], gap: &Gap) -> bool {
+        let read = self.slot(slots, gap.number);
+        let is_whole = read.is_some_and(|read| read.progress.first_psn == gap.from);
+        is_whole || self.peer.restarts_reads()
     }
 
     /// Returns the distance from `una` to a PSN of the scoreboard; 0 if that is stale.
@@ -157,18 +148,16 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
     /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
-    fn unanswered<P: DriverPart>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Search {
+    fn unanswered<P: DriverPart>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
         let mut number = self.queue.tail.next();
         for _ in 0..MAX_SEARCH {
-            let Some(slot) = self.slot(slots, number).filter(|slot| slot.is_started()) else {
-                return Search::Nothing;
-            };
+            let slot = self.slot(slots, number).filter(|slot| slot.is_started())?;
             let first = slot.progress.first_psn.since(self.psn.una);
             if first >= to && !slot.op.is_local() {
-                return Search::Nothing;
+                return None;
             }
             if slot.last_psn().since(self.psn.una) >= from && slot.op.is_read() {
-                return Search::Found(Gap {
+                return Some(Gap {
                     from: self.psn.una.add(first.max(from)),
                     until: slot.last_psn().next(),
                     number,
@@ -177,7 +166,7 @@ impl<C: CongestionControl> Requester<C> {
             }
             number.advance();
         }
-        Search::Ended
+        None
     }
 
     /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.

@@ -88,14 +88,16 @@ fn share(op: Op, link: Link, ends: Ends) -> (u64, u64) {
         ..Link::default()
     };
     let (mut disturbed, mut undisturbed) = (Run::default(), 0);
-    for seed in 0..3 {
+    // Runs with many losses differ by more than ten points.
+    let seeds = if link.loss_permille < 50 { 3 } else { 8 };
+    for seed in 0..seeds {
         let run_of = |link| run(op, link, ends, seed, MESSAGES);
         let one = run_of(link);
         disturbed.time += one.time;
         disturbed.again += one.again;
         undisturbed += run_of(clean).time;
     }
-    let packets = u64::from(3 * MESSAGES * (MESSAGE / MTU));
+    let packets = seeds * u64::from(MESSAGES * (MESSAGE / MTU));
     (
         undisturbed * 100 / disturbed.time,
         disturbed.again * 100 / packets,
@@ -201,7 +203,7 @@ fn a_peer_that_drops() {
         &[
             ("loss 0.1 %", lossy(1), [92, 94], 20),
             ("loss 1 %", lossy(10), [75, 86], 60),
-            ("loss 5 %", lossy(50), [33, 50], 200),
+            ("loss 5 %", lossy(50), [33, 40], 200),
             ("10 ms, loss 0.1 %", long, [53, 78], 60),
         ],
         Ends::PeerDrops,
