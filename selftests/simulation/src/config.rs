@@ -45,6 +45,8 @@ pub struct Trouble {
     pub forgeries: u32,
     /// Per access: an absent page.
     pub absences: u32,
+    /// Per packet: the driver drops all buffered packets of this half, as if they had expired.
+    pub expiries: u32,
 }
 
 /// A pair of connected queue pairs, or a single queue pair for datagrams.
@@ -77,6 +79,9 @@ pub struct Connection {
     pub places: usize,
     /// Both ends recover by plain go-back-N and buffer no out-of-order packets.
     pub strict: bool,
+    /// Both ends respond to a READ repeated from within with MIDDLE and LAST, and then refuse its
+    /// earlier parts, as rdma_rxe does (rxe_resp.c, duplicate_request()).
+    pub continues_reads: bool,
 }
 
 /// The whole configuration of one seed.
@@ -105,6 +110,8 @@ pub struct Config {
     pub attacker: Random,
     /// Source of randomness for absent pages.
     pub pager: Random,
+    /// Source of randomness for the peers' properties and for buffered packets that expire.
+    pub peers: Random,
 }
 
 /// Returns an ACK timeout code that covers every delay of this network.
@@ -124,7 +131,7 @@ fn timeout_for(network: &Network) -> u8 {
 impl Config {
     /// Derives a configuration from the random state of a seed.
     pub fn new(random: &mut Random) -> Config {
-        let network = network(random);
+        let mut network = network(random);
         let trouble = trouble(random);
         let hosts = random.pick(&[1, 2, 2, 2, 2, 3, 4]);
         let shared = random.pick(&[0, 0, 1, 1, 2]);
@@ -149,6 +156,23 @@ impl Config {
             absences: pager.pick(&[0, 0, 5, 50, 300]),
             ..trouble
         };
+        let mut peers = pager.clone();
+        for connection in &mut connections {
+            connection.continues_reads = peers.chance(250);
+            if connection.continues_reads {
+                // Several READs at a time, each of several packets.
+                connection.depth = connection.depth.max(3);
+                connection.packets = connection.packets.max(8);
+                connection.max_rd_atomic = 16;
+                connection.max_dest_rd_atomic = 16;
+                // A requester that has met with late packets asks for no gaps.
+                network.reorder = 0;
+            }
+        }
+        let trouble = Trouble {
+            expiries: peers.pick(&[0, 0, 0, 5, 50]),
+            ..trouble
+        };
         Config {
             hosts,
             shared,
@@ -164,6 +188,7 @@ impl Config {
             piggyback,
             attacker: aside,
             pager,
+            peers,
         }
     }
 }
@@ -249,5 +274,6 @@ fn connection(random: &mut Random, hosts: usize, shared: usize, network: &Networ
         receives: random.pick(&[1, 4, 8, 16, 16]),
         places: random.pick(&[0, 0, 4, reorder::MAX_BUFFERED, reorder::MAX_BUFFERED]),
         strict: false,
+        continues_reads: false,
     }
 }

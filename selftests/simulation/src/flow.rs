@@ -57,6 +57,8 @@ pub struct Message {
     pub done: bool,
     /// READ: one bit for each response packet whose payload was placed.
     pub placed: u64,
+    /// READ: index of the packet from which the receiver has repeated its response last.
+    pub repeated_from: u32,
 }
 
 impl Message {
@@ -266,7 +268,7 @@ impl Flow {
         retry_count: u8,
         rnr_retry: u8,
         peer_alive: bool,
-        delay: u64,
+        (now, delay): (u64, u64),
     ) -> bool {
         let silent = !peer_alive
             || self.deregistered
@@ -290,9 +292,10 @@ impl Flow {
             _ if self.failed && !matches!(message.trap, Trap::Local(..)) => false,
             Status::RetryExc => {
                 // Each retry needs a disturbance, which may be up to `delay` older than its
-                // detection.
+                // detection. That of the last retry is not older than half of it.
                 let since = self.last_completion.saturating_sub(delay);
-                let disturbed = self.disturbed[usize::from(retry_count & 7)] > since;
+                let disturbed = self.disturbed[usize::from(retry_count & 7)] > since
+                    && self.disturbed[0] + delay / 2 > now;
                 message.started && (silent || disturbed)
             }
             Status::RnrRetryExc => {

@@ -7,7 +7,7 @@ use crate::backing::{Access, Backing, Half, Page};
 use crate::config::{Config, Connection};
 use crate::flow::Flow;
 use crate::receives::{Receive, ReceiveQueue};
-use rrxe_core::wire::{Bth, Syndrome};
+use rrxe_core::wire::{Bth, Operation, Syndrome};
 use rrxe_core::*;
 use rrxe_testkit::{icrc_of, Frame, Random, Schedule};
 
@@ -308,10 +308,36 @@ impl Oracle {
         taken.then_some(0)
     }
 
+    /// Turns the first packet of a READ response that begins within the READ into one that
+    /// continues the READ ([`Connection::continues_reads`]).
+    fn continue_read(&self, truth: &Truth, frame: &mut Frame) {
+        let messages = &self.flows[truth.flow].messages;
+        let read = messages.iter().find(|message| {
+            let packets = message.first..message.first + message.packets;
+            packets.contains(&truth.relative)
+        });
+        if read.is_none_or(|read| read.first == truth.relative) {
+            return;
+        }
+        let operation = match frame.packet().operation {
+            Operation::ReadResponseFirst => {
+                frame.header_len = Bth::LEN;
+                Operation::ReadResponseMiddle
+            }
+            Operation::ReadResponseOnly => Operation::ReadResponseLast,
+            _ => return,
+        };
+        let service = frame.head[0] & 0xe0;
+        frame.head[0] = service | operation as u8;
+    }
+
     /// Sends a packet, whose payload is in `payload`, over the network.
     pub fn ship(&mut self, to: usize, truth: Truth, packet: &TxPacket) {
         self.packets += 1;
-        let frame = Frame::new(packet, self.payload.clone());
+        let mut frame = Frame::new(packet, self.payload.clone());
+        if truth.response && self.connection(to).continues_reads {
+            self.continue_read(&truth, &mut frame);
+        }
         let network = self.config.network;
         if self.fair {
             trace!(self, "       {}", self.describe(to, &truth, &frame));

@@ -279,7 +279,7 @@ impl RequesterEnv for Env<'_> {
         let peer = oracle.sides[qp].peer;
         let connection = oracle.connection(qp);
         let (retry, rnr) = (connection.retry_count, connection.rnr_retry);
-        let delay = oracle.longest_wait(qp);
+        let times = (oracle.now, oracle.longest_wait(qp));
         let alive = matches!(oracle.sides[peer].state, State::Rts | State::Sqd);
         let flow = &mut oracle.flows[qp];
         assert_eq!(
@@ -289,7 +289,7 @@ impl RequesterEnv for Env<'_> {
         let message = &flow.messages[index];
         let status = completion.status;
         assert!(
-            flow.explains(message, status, retry, rnr, alive, delay),
+            flow.explains(message, status, retry, rnr, alive, times),
             "queue pair {qp}: nothing explains {status:?} of message {index}, {}; disturbances {:?}, \
              {} RNR NAKs, {} executed",
             words(message),

@@ -231,6 +231,9 @@ impl World {
                 self.oracle.schedule(delay, Event::Notification(from));
             }
         }
+        if self.refuses_read(qp, &packet, &truth) {
+            return;
+        }
         if self.oracle.config.bursts && !flight.congested && packet.starts_burst() {
             packet = self.join(packet, &mut flight);
         }
@@ -248,12 +251,37 @@ impl World {
         self.check(qp);
     }
 
+    /// Returns whether the queue pair drops a repeated READ, because the last repetition of this
+    /// READ began at a later packet ([`Connection::continues_reads`]). Notes where this one begins.
+    ///
+    /// [`Connection::continues_reads`]: crate::config::Connection::continues_reads
+    fn refuses_read(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> bool {
+        let repeated = packet.operation == wire::Operation::ReadRequest
+            && !truth.response
+            && truth.relative < self.oracle.flows[truth.flow].executed;
+        if !repeated || !self.oracle.connection(qp).continues_reads {
+            return false;
+        }
+        let read = &mut self.oracle.flows[truth.flow].messages[truth.message];
+        let at = truth.relative - read.first;
+        let refused = at < read.repeated_from;
+        read.repeated_from = read.repeated_from.max(at);
+        if refused {
+            trace!(self.oracle, "    {qp} refuses the repeated READ");
+        }
+        refused
+    }
+
     /// Drops the buffered packets that have expired.
     fn expire_buffered(&mut self, qp: usize, truth: &Truth) {
         let now = self.oracle.now;
         let buffer = &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
         let before = buffer.len();
         buffer.expire(now);
+        let config = &mut self.oracle.config;
+        if !self.oracle.fair && config.peers.chance(config.trouble.expiries) {
+            buffer.clear();
+        }
         if buffer.len() != before {
             self.oracle.flows[truth.flow].disturb(now);
         }

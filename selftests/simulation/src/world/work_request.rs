@@ -43,6 +43,15 @@ impl World {
                 O::BindMw,
             ]),
         };
+        // Gaps in several READs at a time are rare otherwise.
+        let op = match connection.service {
+            Service::Rc | Service::Xrc
+                if connection.continues_reads && oracle.config.peers.chance(700) =>
+            {
+                O::Read
+            }
+            _ => op,
+        };
         let longest = match connection.service {
             Service::Ud => mtu,
             _ => (connection.packets * mtu).min(WRITTEN as u32),
@@ -104,6 +113,7 @@ impl World {
             result: Vec::new(),
             done: false,
             placed: 0,
+            repeated_from: 0,
         };
         if connection.service == Service::Ud {
             let datagrams = |(_, side): &(usize, &Side)| {
