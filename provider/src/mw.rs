@@ -29,16 +29,18 @@ pub(crate) fn next_key(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
 
-/// Returns the operands of a work request that binds a window of type 2. Fails with `EINVAL` if the
-/// key is not one of the window's, or if the window is of type 1.
+/// Returns the operands of a work request that binds a window of type 2. Only the low eight bits of
+/// `rkey` count, as for mlx5: they become those of the window's key. Fails with `EINVAL` if the
+/// window is of type 1.
 pub(crate) fn encode(
     mw: Option<Ptr<IbvMw>>,
     rkey: u32,
     info: &IbvMwBindInfo,
 ) -> Result<WqeOp, c_int> {
     match mw {
-        Some(mw) if mw.mw_type == MW_TYPE_2 && (mw.rkey.get() ^ rkey) < 0x100 => {
-            Ok(operands(rkey, info))
+        Some(mw) if mw.mw_type == MW_TYPE_2 => {
+            let key = mw.rkey.get() & !0xff | rkey & 0xff;
+            Ok(operands(key, info))
         }
         _ => Err(EINVAL),
     }
@@ -78,7 +80,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn keys_are_those_of_the_window() {
+    fn the_consumer_chooses_eight_bits_of_a_key() {
         let info = IbvMwBindInfo {
             mr: None,
             addr: 5,
@@ -89,7 +91,7 @@ pub(crate) mod tests {
         let op = encode(2, 0x1234_5601).unwrap();
         assert_eq!((op.remote_addr, op.compare_add, op.swap), (5, 6, 7));
         assert_eq!((op.rkey_or_qkey, op.remote_qpn), (0x1234_5601, 0));
-        assert_eq!(encode(2, 0x1234_5701).err(), Some(EINVAL));
+        assert_eq!(encode(2, 0x5701).unwrap().rkey_or_qkey, 0x1234_5601);
         assert_eq!(encode(1, 0x1234_5601).err(), Some(EINVAL));
         assert_eq!(super::encode(None, 0x1234_5601, &info).err(), Some(EINVAL));
     }

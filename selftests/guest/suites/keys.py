@@ -192,8 +192,8 @@ def rebound():
 
 @case()
 def consumers_bits():
-    """The consumer chooses the low eight bits of a type 2 window's key; others are refused
-    (K-05)."""
+    """The consumer chooses the low eight bits of a type 2 window's key (K-05); no other key is
+    valid."""
     with Owner(bench) as t:
         window = t.window(2)
         first = t.bind(window, key=77)
@@ -202,6 +202,18 @@ def consumers_bits():
         second = t.bind(window, key=200)
         t.write(second)
         t.denied(first)
+
+
+@case()
+def index_of_another_window():
+    """A work request that binds a type 2 window sets only the low eight bits of its key (K-05)."""
+    with Owner(bench) as t:
+        window, other = t.window(2), t.window(2)
+        rkey = other["rkey"] & ~0xFF | 99
+        t.owner.bind(t.qp, window["id"], t.region["id"], PAGE, PAGE, REMOTE, rkey)
+        t.done("bind", "SUCCESS")
+        t.write(window["rkey"] & ~0xFF | 99)
+        t.denied(rkey)
 
 
 @case()
