@@ -15,6 +15,8 @@ use rrxe_core::Fault;
 /// cost each packet more.
 pub(super) enum Memory {
     User(Arc<Pinned>),
+    /// No bytes.
+    Empty,
     Kernel(KernelMemory),
     #[cfg(CONFIG_KUNIT = "y")]
     Test(Arc<TestMemory>),
@@ -32,6 +34,7 @@ impl Backing for Memory {
         unsafe {
             match self {
                 Memory::User(memory) => memory.access(burst, offset, len),
+                Memory::Empty => Err(Unavailable::Revoked),
                 Memory::Kernel(memory) => memory.access(burst, offset, len),
                 #[cfg(CONFIG_KUNIT = "y")]
                 Memory::Test(memory) => memory.access(burst, offset, len),
@@ -42,6 +45,7 @@ impl Backing for Memory {
     fn revoke(&self) {
         match self {
             Memory::User(memory) => memory.revoke(),
+            Memory::Empty => {}
             Memory::Kernel(memory) => memory.revoke(),
             #[cfg(CONFIG_KUNIT = "y")]
             Memory::Test(memory) => memory.revoke(),

@@ -210,7 +210,7 @@ impl Mr {
         allowed.then(|| va.wrapping_sub(registered.iova))
     }
 
-    /// REG_MR.
+    /// REG_MR. Nothing is pinned for a region of length 0, which permits operations of length 0.
     pub(crate) fn user(
         device: &Device<Rrxe>,
         mrs: &Arc<MrTable>,
@@ -223,19 +223,28 @@ impl Mr {
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
-        if length == 0 || length > limits::MAX_MR_SIZE || iova.checked_add(length).is_none() {
+        if length > limits::MAX_MR_SIZE || iova.checked_add(length).is_none() {
             return Err(EINVAL);
         }
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
         let charge = Charge::new(quotas, quota::Kind::Region, true)?;
-        let owner = PinOwner::new(Umem::get(device, memory.start, size, access)?)?;
+        let owner = match size {
+            0 => None,
+            _ => Some(PinOwner::new(Umem::get(
+                device,
+                memory.start,
+                size,
+                access,
+            )?)?),
+        };
+        let pinned = owner.as_ref().map(|owner| owner.shared().clone());
         let kind = Kind::Registered(Registered {
             access: Atomic::new(access),
             iova,
             length,
-            memory: Memory::User(owner.shared().clone()),
+            memory: pinned.map_or(Memory::Empty, Memory::User),
         });
-        Self::register(mrs, charge, pd.id, Some(owner), kind, None)
+        Self::register(mrs, charge, pd.id, owner, kind, None)
     }
 
     /// Creates the region of all kernel memory, for kernel consumers. Never for remote access
@@ -345,24 +354,29 @@ impl MrHandle {
             return Err(EBUSY);
         }
         let reopen = ScopeGuard::new(|| self.mr.windows.store(0, Release));
-        let (Kind::Registered(registered), Some(owner)) = (&self.mr.kind, &self.owner) else {
+        let Kind::Registered(registered) = &self.mr.kind else {
             return Err(EINVAL);
         };
+        if matches!(registered.memory, Memory::Kernel(_)) {
+            return Err(EINVAL);
+        }
         let old = registered.access.load(Relaxed);
         let access = change.access.unwrap_or(old);
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
-        let (start, size) = owner.range();
-        let same_memory = UserMemory {
-            start,
-            length: size as u64,
-            iova: registered.iova,
-        };
         // For rights that the pinned pages lack, the same memory must be pinned anew, because the
         // first write to a read-only page may replace the page.
-        let again = (!owner.allows(access)).then_some(&same_memory);
-        if let Some(memory) = change.memory.as_ref().or(again) {
+        let owner = self.owner.as_ref().filter(|owner| !owner.allows(access));
+        let again = owner.map(|owner| {
+            let (start, size) = owner.range();
+            UserMemory {
+                start,
+                length: size as u64,
+                iova: registered.iova,
+            }
+        });
+        if let Some(memory) = change.memory.as_ref().or(again.as_ref()) {
             let new = Mr::user(device, &self.table, quotas, pd, memory, access)?;
             reopen.dismiss();
             return Ok(Some(new));

@@ -449,13 +449,14 @@ class Endpoint:
         """Moves a region to memory at an arbitrary address."""
         self._objects[memory].region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=length)
 
-    def memory_again(self, memory, pd, access=ALL_ACCESS):
-        """Registers another region over the same bytes, in another protection domain.
+    def memory_again(self, memory, pd, access=ALL_ACCESS, length=None):
+        """Registers another region over the same bytes, or the first `length` of them.
 
         Only the first region has the shadow.
         """
         value = self._objects[memory]
-        region = MR(self._objects[pd], len(value.map), _bits(ACCESS, access), address=value.address)
+        length = len(value.map) if length is None else length
+        region = MR(self._objects[pd], length, _bits(ACCESS, access), address=value.address)
         return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey}
 
     def register(self, pd, address, length, access):

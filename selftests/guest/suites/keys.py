@@ -561,6 +561,22 @@ def change_refused():
 
 
 @case()
+def empty_region():
+    """A region of length 0 permits operations of length 0, and no other ones until it is changed."""
+    with Owner(bench) as t:
+        empty = t.owner.memory_again(t.region["id"], t.remote.pd, length=0)
+        t._extra.append(empty["id"])
+        address = t.region["address"]
+        for op in ("write", "read"):
+            t.send(op, rkey=empty["rkey"], raddr=address, sge=[])
+            t.sent("SUCCESS")
+        t.send("write", side=t.remote, sge=[[address, 0, empty["lkey"]]])
+        t.sent("SUCCESS", side=t.remote)
+        t.owner.reregister_at(empty["id"], address, PAGE)
+        t.denied(empty["rkey"], raddr=address)
+
+
+@case()
 def change_while_used():
     """Changes of access rights do not disturb requests that do not need them."""
     with Change(ALL) as t:
