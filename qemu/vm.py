@@ -534,7 +534,7 @@ class Guest:
                 uml.ask_where(self.run, self.machine)
                 time.sleep(1)  # for the kernel's messages
             except OSError as error:
-                say(f"{self.name} does not answer: {error}")
+                say(f"{self.name} does not respond: {error}")
             return
         say(f"{self.name} {self.hung}: what its processors are at is in {self.out / 'hang.txt'}, and on its console")
         questions = ("info status", "info registers -a", "info pic", "nmi")
@@ -543,15 +543,15 @@ class Guest:
                 with socket.socket(socket.AF_UNIX) as monitor:
                     monitor.settimeout(MONITOR_SECONDS)
                     monitor.connect(str(self.monitor))
-                    answers = monitor.makefile("r", encoding="utf-8")
+                    replies = monitor.makefile("r", encoding="utf-8")
                     for question in ({"execute": "qmp_capabilities"}, *map(human_command, questions)):
                         monitor.sendall(json.dumps(question).encode())
-                        # Events may arrive before the answer.
-                        answer = next(message for message in map(json.loads, answers) if "event" not in message)
-                        kept.write(f"{question}\n{answer.get('return', answer)}\n")
+                        # Events may arrive before the reply.
+                        reply = next(message for message in map(json.loads, replies) if "event" not in message)
+                        kept.write(f"{question}\n{reply.get('return', reply)}\n")
                     time.sleep(1)  # for what the kernel says of the NMI
             except (OSError, ValueError, StopIteration) as error:
-                kept.write(f"\nQEMU does not answer: {error}\n")
+                kept.write(f"\nQEMU does not respond: {error}\n")
 
     def emulator_failed(self) -> bool:
         """Returns whether the guest crashed because of an error of the emulator."""

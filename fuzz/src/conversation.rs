@@ -55,7 +55,7 @@ struct Conversation {
     /// Requests on the link.
     wire: VecDeque<Frame>,
     peer: Model,
-    answers: VecDeque<Frame>,
+    responses: VecDeque<Frame>,
     now: u64,
     /// Retries that the disturbances so far may have cost.
     spent: u32,
@@ -180,15 +180,15 @@ impl Conversation {
 
     fn transmit(&mut self) {
         while let Some(said) = self.peer.say() {
-            self.answers.push_back(said);
+            self.responses.push_back(said);
         }
         self.peer.rest();
         assert!(!self.peer.dead, "the peer is lost");
     }
 
-    fn answer(&mut self, n: usize) {
+    fn deliver_responses(&mut self, n: usize) {
         for _ in 0..n {
-            let Some((head, payload)) = self.answers.pop_front() else {
+            let Some((head, payload)) = self.responses.pop_front() else {
                 break;
             };
             let total = (head.len() + payload.len()).next_multiple_of(4) as u32 + 4;
@@ -267,7 +267,7 @@ pub fn run(data: &[u8]) {
         wire: VecDeque::new(),
         memory: peer.memory.clone(),
         peer,
-        answers: VecDeque::new(),
+        responses: VecDeque::new(),
         now: 0,
         spent: 0,
         disturbed: false,
@@ -286,7 +286,7 @@ pub fn run(data: &[u8]) {
             0x58..=0x77 => conversation.poll(),
             0x78..=0x9f => conversation.deliver(n + 1),
             0xa0..=0xb7 => conversation.transmit(),
-            0xb8..=0xd7 => conversation.answer(n + 1),
+            0xb8..=0xd7 => conversation.deliver_responses(n + 1),
             0xd8..=0xe7 => {
                 if conversation.disturb(OF_PACKET) {
                     harm(&mut conversation.wire, script.u8());
@@ -294,7 +294,7 @@ pub fn run(data: &[u8]) {
             }
             0xe8..=0xf7 => {
                 if conversation.disturb(OF_PACKET) {
-                    harm(&mut conversation.answers, script.u8());
+                    harm(&mut conversation.responses, script.u8());
                 }
             }
             _ => {
@@ -315,8 +315,8 @@ pub fn run(data: &[u8]) {
         conversation.poll();
         conversation.deliver(usize::MAX);
         conversation.transmit();
-        let idle = conversation.answers.is_empty();
-        conversation.answer(usize::MAX);
+        let idle = conversation.responses.is_empty();
+        conversation.deliver_responses(usize::MAX);
         if idle && conversation.wire.is_empty() {
             conversation.poll();
             if conversation.wire.is_empty() && conversation.host.requester.outstanding() != 0 {

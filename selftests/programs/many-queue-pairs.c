@@ -12,7 +12,7 @@
  * N queue pairs with full receive queues, connected to the IPv4 address: prints their numbers. The
  * test sends the packets. Their expected PSN is 0.
  *
- *     many-queue-pairs unanswered DEVICE GID_INDEX N SIZE ADDRESS
+ *     many-queue-pairs unacknowledged DEVICE GID_INDEX N SIZE ADDRESS
  *
  * N queue pairs, connected to the IPv4 address, each with a WRITE that no queue pair acknowledges:
  * prints their numbers, and the time of the first post in seconds of CLOCK_MONOTONIC. Their
@@ -250,7 +250,7 @@ static int refused(int n, int receives, const char *address)
 	return ready();
 }
 
-static int unanswered(int n, int size, const char *address)
+static int unacknowledged(int n, int size, const char *address)
 {
 	struct ibv_cq *cq = create_cq(n);
 	struct ibv_qp *qps[n];
@@ -332,7 +332,7 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(mode, "spin"))
 		return spin(atof(argv[2]));
 	if (argc < 6 || n < 1) {
-		fprintf(stderr, "usage: many-queue-pairs flush|refused|unanswered|rnr|late DEVICE GID_INDEX N NUMBER [ADDRESS]\n");
+		fprintf(stderr, "usage: many-queue-pairs flush|refused|unacknowledged|rnr|late DEVICE GID_INDEX N NUMBER [ADDRESS]\n");
 		return 2;
 	}
 	/* The test chooses how much memory the program can lock. */
@@ -344,8 +344,8 @@ int main(int argc, char **argv)
 		return flush(n, atoi(argv[5]));
 	if (!strcmp(mode, "refused") && argc == 7)
 		return refused(n, atoi(argv[5]), argv[6]);
-	if (!strcmp(mode, "unanswered") && argc == 7)
-		return unanswered(n, atoi(argv[5]), argv[6]);
+	if (!strcmp(mode, "unacknowledged") && argc == 7)
+		return unacknowledged(n, atoi(argv[5]), argv[6]);
 	if (!strcmp(mode, "rnr"))
 		return rnr(n, atoi(argv[5]));
 	if (!strcmp(mode, "late"))

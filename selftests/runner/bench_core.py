@@ -39,9 +39,9 @@ PHASES = {
     "icrc_bytes_in_row": "ICRC",
     "post": "post",
     "transmit": "transmit",
-    "take_answer": "take answers",
-    "take_request": "take requests",
-    "answer": "answer",
+    "receive_response": "receive responses",
+    "receive_request": "receive requests",
+    "respond": "respond",
 }
 PREFIX = "rrxe_core_bench::phases::"
 

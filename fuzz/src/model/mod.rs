@@ -8,7 +8,7 @@
 //! for all packets that arrived before a poll, sent after the READ responses, the oldest of which
 //! come first.
 
-mod answers;
+mod responses;
 mod receives;
 mod requests;
 
@@ -96,7 +96,8 @@ struct Executed {
     what: What,
     /// Packets still to send, up to the last one: the first of this response, and the next to send.
     owed: Option<(u32, u32)>,
-    answered: bool,
+    /// The last response packet was sent.
+    responded: bool,
 }
 
 /// Arguments of a request, to recognise duplicates: the opcode, and the significant bytes of the

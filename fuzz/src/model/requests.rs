@@ -399,7 +399,7 @@ impl Model {
     fn has_room(&self) -> bool {
         let executed = &self.state.executed;
         self.resources != 0
-            && (executed.len() < self.resources || executed.front().is_some_and(|e| e.answered))
+            && (executed.len() < self.resources || executed.front().is_some_and(|e| e.responded))
     }
 
     fn remember(&mut self, packets: u32, what: What) -> Result<u32, Refused> {
@@ -411,7 +411,7 @@ impl Model {
             packets,
             what,
             owed: Some((0, 0)),
-            answered: false,
+            responded: false,
         });
         self.end_message();
         // The response acknowledges all earlier requests.

@@ -59,9 +59,11 @@ pub fn cases() -> Vec<Case> {
             parse(0, Op::Write, LONG_MESSAGE)
         }),
         case("parse, READ RESPONSE MIDDLE", 1, || {
-            parse_answer(1, Op::Read, LONG_MESSAGE)
+            parse_response(1, Op::Read, LONG_MESSAGE)
         }),
-        case("parse, ACKNOWLEDGE", 1, || parse_answer(0, Op::Send, SHORT)),
+        case("parse, ACKNOWLEDGE", 1, || {
+            parse_response(0, Op::Send, SHORT)
+        }),
         case("ICRC, 64 B", 1, || icrc_alone(64)),
         case("ICRC, 1 KiB", 1, || icrc_alone(1024)),
         case("ICRC, 4 KiB", 1, || icrc_alone(4096)),
@@ -111,9 +113,9 @@ fn parse(at: usize, op: Op, length: u32) -> Box<dyn Round> {
 }
 
 /// Prepares parsing of the response packet at index `at`.
-fn parse_answer(at: usize, op: Op, length: u32) -> Box<dyn Round> {
-    let (_, answers) = conversation(request(op, length), 1);
-    parse_of(&answers[at])
+fn parse_response(at: usize, op: Op, length: u32) -> Box<dyn Round> {
+    let (_, responses) = conversation(request(op, length), 1);
+    parse_of(&responses[at])
 }
 
 fn parse_of(sent: &Frame) -> Box<dyn Round> {
@@ -266,7 +268,7 @@ struct Sender {
     request: SendSlot,
     /// Number of work requests posted together.
     list: u32,
-    answers: Vec<Packet>,
+    responses: Vec<Packet>,
     psns: Vec<u32>,
     /// Number of packets sent per round.
     sends: usize,
@@ -276,14 +278,14 @@ struct Sender {
 
 fn sender(op: Op, length: u32, list: u32) -> Box<dyn Round> {
     let request = request(op, length);
-    let (requests, answers) = conversation(request, list);
-    let (answers, psns) = parsed(&answers);
+    let (requests, responses) = conversation(request, list);
+    let (responses, psns) = parsed(&responses);
     Box::new(Sender {
         requester: attributes().requester(),
         slots: slots(),
         request,
         list,
-        answers,
+        responses,
         psns,
         sends: requests.len(),
         rounds: 0,
@@ -295,7 +297,7 @@ impl Round for Sender {
     fn round(&mut self) {
         let now = START + self.rounds * BETWEEN;
         let from = Psn::new(self.requester.next_psn());
-        renumber(&mut self.answers, &self.psns, from);
+        renumber(&mut self.responses, &self.psns, from);
         let Sender {
             requester,
             slots,
@@ -307,12 +309,12 @@ impl Round for Sender {
             sink.wrong += u64::from(posted.is_none());
         }
         let _ = black_box(phases::transmit(requester, slots, now, sink));
-        for answer in &self.answers {
-            let _ = black_box(phases::take_answer(
+        for response in &self.responses {
+            let _ = black_box(phases::receive_response(
                 requester,
                 slots,
                 now + BETWEEN / 2,
-                answer,
+                response,
                 sink,
             ));
         }
@@ -347,13 +349,13 @@ struct Receiver {
 }
 
 fn receiver(op: Op, length: u32, list: u32) -> Box<dyn Round> {
-    let (requests, answers) = conversation(request(op, length), list);
+    let (requests, responses) = conversation(request(op, length), list);
     let (requests, psns) = parsed(&requests);
     Box::new(Receiver {
         responder: attributes().responder(),
         requests,
         psns,
-        sends: answers.len(),
+        sends: responses.len(),
         rounds: 0,
         sink: Sink::default(),
     })
@@ -368,9 +370,9 @@ impl Round for Receiver {
             responder, sink, ..
         } = self;
         for request in &self.requests {
-            let _ = black_box(phases::take_request(responder, now, request, sink));
+            let _ = black_box(phases::receive_request(responder, now, request, sink));
         }
-        let _ = black_box(phases::answer(responder, now, sink));
+        let _ = black_box(phases::respond(responder, now, sink));
         self.rounds += 1;
     }
 
@@ -400,14 +402,18 @@ mod tests {
     /// Checks the packet counts by which the reported figures are divided.
     #[test]
     fn packets_of_a_round() {
-        for (op, length, list, requests, answers) in [
+        for (op, length, list, requests, responses) in [
             (Op::Write, LONG_MESSAGE, 1, 16, 1),
             (Op::Read, LONG_MESSAGE, 1, 1, 16),
             (Op::Send, SHORT, 1, 1, 1),
             (Op::Send, SHORT, LIST, 16, 1),
         ] {
-            let (sent, answered) = conversation(request(op, length), list);
-            assert_eq!((sent.len(), answered.len()), (requests, answers), "{op:?}");
+            let (sent, received) = conversation(request(op, length), list);
+            assert_eq!(
+                (sent.len(), received.len()),
+                (requests, responses),
+                "{op:?}"
+            );
         }
     }
 }

@@ -77,7 +77,7 @@ pub fn transmit(
 
 /// Requester: handles a response.
 #[inline(never)]
-pub fn take_answer(
+pub fn receive_response(
     requester: &mut Requester,
     slots: &mut [SendSlot],
     now: u64,
@@ -89,7 +89,7 @@ pub fn take_answer(
 
 /// Responder: handles a request.
 #[inline(never)]
-pub fn take_request(
+pub fn receive_request(
     responder: &mut Responder,
     now: u64,
     packet: &Packet,
@@ -100,7 +100,7 @@ pub fn take_request(
 
 /// Responder: transmits what is pending.
 #[inline(never)]
-pub fn answer(responder: &mut Responder, now: u64, env: &mut Sink) -> Progress {
+pub fn respond(responder: &mut Responder, now: u64, env: &mut Sink) -> Progress {
     responder.poll_transmit(Time::from_ns(now), BUDGET, env)
 }
 

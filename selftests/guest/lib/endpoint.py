@@ -1134,9 +1134,9 @@ class Apart(Peer):
 
     def finish(self):
         """Waits for the end of the call that `begin` started."""
-        answer = self._connection.receive()
-        if answer is None or "error" in answer:
-            raise RuntimeError(f"the call apart: {answer}")
+        reply = self._connection.receive()
+        if reply is None or "error" in reply:
+            raise RuntimeError(f"the call apart: {reply}")
 
     def die(self):
         """Kills the process by kill -9, and waits until the kernel has released its resources."""

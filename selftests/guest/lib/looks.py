@@ -117,8 +117,8 @@ def _text(data):
 
 def _devices():
     """Returns the RDMA devices: {name: the kernel's number}."""
-    answers = map(dict, _ask(_GET, _DUMP))
-    return {_text(answer[_DEV_NAME]): _number(answer[_DEV_INDEX]) for answer in answers}
+    replies = map(dict, _ask(_GET, _DUMP))
+    return {_text(reply[_DEV_NAME]): _number(reply[_DEV_INDEX]) for reply in replies}
 
 
 def cm_listener(port):
@@ -128,8 +128,8 @@ def cm_listener(port):
     """
     for index in _devices().values():
         with contextlib.suppress(OSError):  # the device is being removed
-            for answer in _ask(_RES_CM_ID_GET, _DUMP, device=(_DEV_INDEX, index)):
-                for _, entry in _attributes(dict(answer).get(_RES_CM_ID, b"")):
+            for reply in _ask(_RES_CM_ID_GET, _DUMP, device=(_DEV_INDEX, index)):
+                for _, entry in _attributes(dict(reply).get(_RES_CM_ID, b"")):
                     entry = dict(_attributes(entry))
                     address = entry.get(_RES_SRC_ADDR, bytes(4))
                     if entry[_RES_STATE][0] == _LISTEN and struct.unpack_from(">H", address, 2)[0] == port:
@@ -140,15 +140,15 @@ def cm_listener(port):
 def statistics(device):
     """Returns the statistics of the device's port, as `rdma statistic show` does: {name: value}."""
     request = {"device": (_DEV_INDEX, _devices()[device]), "port": (_PORT_INDEX, 1)}
-    (answer,) = _ask(_STAT_GET, 0, **request)
-    entries = [dict(_attributes(entry)) for _, entry in _attributes(dict(answer)[_HWCOUNTERS])]
+    (reply,) = _ask(_STAT_GET, 0, **request)
+    entries = [dict(_attributes(entry)) for _, entry in _attributes(dict(reply)[_HWCOUNTERS])]
     return {_text(entry[_HWCOUNTER_NAME]): struct.unpack("Q", entry[_HWCOUNTER_VALUE])[0] for entry in entries}
 
 
 def objects(device):
     """Returns the number of the device's objects of each kind, as `rdma resource show` does."""
-    (answer,) = _ask(_RES_GET, 0, device=(_DEV_INDEX, _devices()[device]))
-    entries = [dict(_attributes(entry)) for _, entry in _attributes(dict(answer)[_RES_SUMMARY])]
+    (reply,) = _ask(_RES_GET, 0, device=(_DEV_INDEX, _devices()[device]))
+    entries = [dict(_attributes(entry)) for _, entry in _attributes(dict(reply)[_RES_SUMMARY])]
     return {_text(entry[_SUMMARY_NAME]): struct.unpack("Q", entry[_SUMMARY_CURRENT])[0] for entry in entries}
 
 
@@ -158,12 +158,12 @@ def owners():
     for index in _devices().values():
         for command in _RES_TABLES:
             try:
-                answers = list(_ask(command, _DUMP, device=(_DEV_INDEX, index)))
+                replies = list(_ask(command, _DUMP, device=(_DEV_INDEX, index)))
             except OSError as why:
                 if why.errno == errno.ENODEV:
                     continue  # the device is being removed
                 raise
-            tables = [table for answer in answers for kind, table in answer if kind > _DEV_NAME]
+            tables = [table for reply in replies for kind, table in reply if kind > _DEV_NAME]
             entries = [entry for table in tables for _, entry in _attributes(table)]
             found.update(_number(value) for entry in entries for kind, value in _attributes(entry) if kind == _RES_PID)
     return sorted(found)

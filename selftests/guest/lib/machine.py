@@ -323,12 +323,12 @@ def dial(address, seconds=120):
 def call(connection, target, what, *arguments, **named):
     """Calls a method of the agent's object `target`."""
     connection.send([target, what, arguments, named])
-    answer = connection.receive()
-    if answer is None:
+    reply = connection.receive()
+    if reply is None:
         raise Failure(f"the other host's agent died in {target}.{what}")
-    if "error" in answer:
-        raise RemoteError(answer["error"], answer["code"])
-    return answer["value"]
+    if "error" in reply:
+        raise RemoteError(reply["error"], reply["code"])
+    return reply["value"]
 
 
 class Remote(Machine):
@@ -378,7 +378,7 @@ def serve():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             status = 0
             try:
-                _answer(_Connection(connection), parent)
+                _execute_calls(_Connection(connection), parent)
             except BrokenPipeError:
                 pass
             except Exception as why:
@@ -390,7 +390,7 @@ def serve():
 
 
 def apart():
-    """Forks a process that answers calls like the other host's agent.
+    """Forks a process that executes calls like the other host's agent.
 
     Returns a connection to it, and its process identifier.
     """
@@ -400,7 +400,7 @@ def apart():
         status = 1
         try:
             ours.close()
-            _answer(_Connection(theirs), os.getppid())
+            _execute_calls(_Connection(theirs), os.getppid())
             status = 0
         finally:
             os._exit(status)  # as in `serve`
@@ -408,7 +408,7 @@ def apart():
     return _Connection(ours), child
 
 
-def _answer(connection, parent):
+def _execute_calls(connection, parent):
     jobs = _Jobs()
     objects = {"jobs": jobs, "kernel": kernellog, "looks": looks}
     while (question := connection.receive()) is not None:

@@ -86,12 +86,12 @@ class Agent:
         mad = _MAD.pack(1, self._class, 1, method, 0, 0, self._transaction, attribute, 0)
         mad = mad.ljust(65, b"\0") + bytes([port])
         self._send(host.address6, mad.ljust(MAD_LEN, b"\0"))
-        answer = self._receive()
-        _, _, _, found, status, _, transaction, about, _ = _MAD.unpack_from(answer)
+        response = self._receive()
+        _, _, _, found, status, _, transaction, about, _ = _MAD.unpack_from(response)
         equal("method of the response", found, GET_RESP)
         equal("transaction of the response", transaction & 0xFFFFFFFF, self._transaction)
         equal("attribute of the response", about, attribute)
-        return status, answer[64:]
+        return status, response[64:]
 
     def counters(self, host, attribute):
         """Returns the counters of a host's port: {name: value}."""

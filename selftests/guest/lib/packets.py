@@ -150,7 +150,7 @@ class Wire:
             packet[corrupt // 8 % len(packet)] ^= 1 << corrupt % 8
         return self._macs + b"\x08\x00" + ip + udp + bytes(packet) + tail
 
-    def answers(self, seconds, qpn=None, first=0):
+    def responses(self, seconds, qpn=None, first=0):
         """Returns the RoCE packets that arrive from the peer within `seconds`.
 
         If `first` is given, the period starts with the first packet, which may take `first`

@@ -72,10 +72,10 @@ def beside(body, before=()):
     os.close(writer)
     try:
         with os.fdopen(reader, "rb") as file:
-            answer = json.loads(file.read() or b'{"error": "it died"}')
-        if "error" in answer:
-            raise Failure(f"in a process beside: {answer['error']}")
-        yield answer["value"]
+            result = json.loads(file.read() or b'{"error": "it died"}')
+        if "error" in result:
+            raise Failure(f"in a process beside: {result['error']}")
+        yield result["value"]
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -120,7 +120,7 @@ class Server:
         self._end.close()
         self._socket.close()
 
-    def answer(self, line):
+    def reply(self, line):
         """Returns the response to a line."""
         what, *words = line.split()
         try:
@@ -379,10 +379,10 @@ def run(program, script, server, fails=False):
             if line.startswith("done"):
                 rest = process.stdout.read()
                 return "" if line == "done ok" else rest
-            answer = server.answer(line)
-            if len(line) < 300 and len(answer) < 300:
-                harness.log(f"{line} = {answer}")
-            process.stdin.write(answer + "\n")
+            reply = server.reply(line)
+            if len(line) < 300 and len(reply) < 300:
+                harness.log(f"{line} = {reply}")
+            process.stdin.write(reply + "\n")
             process.stdin.flush()
         return f"the interpreter ended with {process.wait()}"
     finally:

@@ -27,9 +27,9 @@ CQ, QP, SRQ = 3, 4, 5
 DRIVER_INPUT = 1 << 12
 
 
-def command(end, number, body, answer=0):
+def command(end, number, body, response=0):
     """Writes a command with this body, and room for a response, to the endpoint's device."""
-    header = struct.pack("=IHH", number, (8 + len(body)) // 4, answer // 4)
+    header = struct.pack("=IHH", number, (8 + len(body)) // 4, response // 4)
     os.write(end.command_file(), header + body)
 
 
@@ -44,9 +44,9 @@ def modify_state(end, qp, state):
 
 def alloc_pd(end):
     """Allocates a protection domain, and returns its handle."""
-    answer = ctypes.c_uint32()
-    command(end, ALLOC_PD, struct.pack("=Q", ctypes.addressof(answer)), ctypes.sizeof(answer))
-    return answer.value
+    response = ctypes.c_uint32()
+    command(end, ALLOC_PD, struct.pack("=Q", ctypes.addressof(response)), ctypes.sizeof(response))
+    return response.value
 
 
 def create(end, kind, attributes):

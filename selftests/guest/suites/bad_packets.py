@@ -41,7 +41,7 @@ class Attack(Attacker):
         self.wire.forget()
         for transport in transports:
             self.wire.send(transport, **how)
-        equal("answers", self.wire.answers(SILENCE, self.local.qp["qpn"]), [])
+        equal("responses", self.wire.responses(SILENCE, self.local.qp["qpn"]), [])
         equal("completions", self.remote.end.poll(self.remote.recv_cq, 1, 0), [])
         self.states("rts", "rts")
         self._use_up_receive()
@@ -54,20 +54,20 @@ class Attack(Attacker):
         self.sent("SUCCESS")
         self.received("SUCCESS")
 
-    def answered(self, transport, opcode, psn, syndrome=None):
+    def expect_response(self, transport, opcode, psn, syndrome=None):
         """Checks that the packet gets exactly one response, with this opcode and PSN (and
         syndrome)."""
         self.wire.forget()
         self.wire.send(transport)
-        found = self.wire.answers(SILENCE, self.local.qp["qpn"], TIMEOUT)
-        equal("answers", len(found), 1)
-        equal("answer", found[0][:2], [opcode, psn])
+        found = self.wire.responses(SILENCE, self.local.qp["qpn"], TIMEOUT)
+        equal("responses", len(found), 1)
+        equal("response", found[0][:2], [opcode, psn])
         if syndrome is not None:
             equal("syndrome", hex(found[0][2][0]), hex(syndrome))
 
     def refused(self, transport, syndrome, psn=FIRST):
         """Checks that a NAK refuses the packet, and that the remote queue pair enters Error."""
-        self.answered(transport, packets.ACKNOWLEDGE, psn, syndrome)
+        self.expect_response(transport, packets.ACKNOWLEDGE, psn, syndrome)
         harness.wait_until("the remote queue pair is in error", lambda: self.remote.end.state(self.remote.qp["id"]) == "error")
 
     def write_header(self, length, offset=0):
@@ -83,7 +83,7 @@ def right_request():
     """Control: a correctly forged SEND is executed and acknowledged."""
     with Attack(bench) as t:
         t.receive()
-        t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST)
+        t.expect_response(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST)
         t.received("SUCCESS")
         taken = t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
         equal("what arrived", taken, PAYLOAD.hex())
@@ -177,7 +177,7 @@ def wrong_icrc():
         t.wire.forget()
         for bit in bits:
             t.wire.send(transport, corrupt=bit)
-        equal("answers", t.wire.answers(SILENCE, t.local.qp["qpn"]), [])
+        equal("responses", t.wire.responses(SILENCE, t.local.qp["qpn"]), [])
         equal("completions", t.remote.end.poll(t.remote.recv_cq, 1, 0), [])
         t._use_up_receive()
         t.still_works()
@@ -282,7 +282,7 @@ def not_ready(state):
         t.wire.forget()
         for opcode in (packets.SEND_ONLY, packets.ACKNOWLEDGE):
             t.wire.send(bth(opcode, t.qpn, FIRST) + aeth(0x1F) + PAYLOAD)
-        equal("answers", t.wire.answers(SILENCE, t.local.qp["qpn"]), [])
+        equal("responses", t.wire.responses(SILENCE, t.local.qp["qpn"]), [])
         equal("state", end.state(qp), state)
 
 
@@ -298,9 +298,9 @@ def future_number():
     with Attack(bench) as t:
         t.receive()
         future = bth(packets.SEND_ONLY, t.qpn, FIRST + 10) + PAYLOAD
-        t.answered(future, packets.ACKNOWLEDGE, FIRST, packets.NAK_SEQUENCE)
+        t.expect_response(future, packets.ACKNOWLEDGE, FIRST, packets.NAK_SEQUENCE)
         t.wire.send(future)
-        equal("answers to the second", t.wire.answers(SILENCE, t.local.qp["qpn"]), [])
+        equal("responses to the second", t.wire.responses(SILENCE, t.local.qp["qpn"]), [])
         equal("completions", t.remote.end.poll(t.remote.recv_cq, 1, 0), [])
         t._use_up_receive()
         t.still_works()
@@ -340,7 +340,7 @@ def duplicate_send():
         t.receive()
         t._use_up_receive()
         t.receive()
-        t.answered(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST, None)
+        t.expect_response(bth(packets.SEND_ONLY, t.qpn, FIRST) + PAYLOAD, packets.ACKNOWLEDGE, FIRST, None)
         equal("completions", t.remote.end.poll(t.remote.recv_cq, 1, 0), [])
         t._use_up_receive()
         t.still_works()
@@ -358,8 +358,8 @@ def duplicate_atomic():
         again = bth(packets.FETCH_ADD, t.qpn, FIRST) + atomic_eth(t.theirs["address"], t.theirs["rkey"], 5, 0)
         t.wire.forget()
         t.wire.send(again)
-        found = t.wire.answers(SILENCE, t.local.qp["qpn"], TIMEOUT)
-        equal("answers", [answer[:2] for answer in found], [[packets.ATOMIC_ACKNOWLEDGE, FIRST]])
+        found = t.wire.responses(SILENCE, t.local.qp["qpn"], TIMEOUT)
+        equal("responses", [response[:2] for response in found], [[packets.ATOMIC_ACKNOWLEDGE, FIRST]])
         equal("the value returned", struct.unpack(">Q", found[0][2][4:12])[0], 1000)
         t.still_works()
 

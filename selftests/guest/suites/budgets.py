@@ -177,7 +177,7 @@ def timers_end():
         def rise():
             return {name: value - before[name] for name, value in counted.read(host).items()}
 
-        with program("unanswered", host, count, 1 << 14, absent.address) as (job, words), stopped(job):
+        with program("unacknowledged", host, count, 1 << 14, absent.address) as (job, words), stopped(job):
             *numbers, began = words
             equal("queue pairs", len(numbers), count)
             for number in numbers:

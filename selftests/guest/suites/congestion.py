@@ -193,7 +193,7 @@ def switched_off():
                 t.wire.send(bth(packets.CNP, t.qpn, 0, ack=False) + bytes(16))
                 found = t.wire.passing(0.5)
             equal("notifications", _notifications(found), [])
-            equal("types of service of answers", {tos for came, _, _, tos, _ in found if came}, {0})
+            equal("types of service of responses", {tos for came, _, _, tos, _ in found if came}, {0})
             t.received("SUCCESS")
             t.remote.end.accept(t.theirs["id"], [[4096, 64]], 64)
 

@@ -174,7 +174,7 @@ def with_the_reply(kind):
     with one_cpu(), dialogue() as found:
         host, count = found.hosts[1], 3 * PROMPT_REPLIES
         found.exchange(count, length, op)
-        # ACKs are delayed only after the first requests were answered by replies.
+        # ACKs are delayed only after the first requests had replies.
         equal("acknowledgements that left with replies", piggybacked(host), count - PROMPT_REPLIES)
         if op == "send" and length:
             before = read(host)["sent_pkts"], host.frames()

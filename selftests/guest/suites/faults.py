@@ -154,7 +154,7 @@ def close_with_fault(program, number):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        answer = {"why": "the process failed"}
+        result = {"why": "the process failed"}
         try:
             end = endpoint.Endpoint()
             fill, idle = program
@@ -168,21 +168,21 @@ def close_with_fault(program, number):
                 os.close(fd)
             left = int(os.pread(control, 20, 0).split()[0])
             os.write(control, b"0")
-            answer = {"left": left, "files": [name for _, name in files]}
+            result = {"left": left, "files": [name for _, name in files]}
         except Exception as why:  # reported by the parent
-            answer = {"why": repr(why)}
+            result = {"why": repr(why)}
         finally:
-            os.write(writing, json.dumps(answer).encode())
+            os.write(writing, json.dumps(result).encode())
             os._exit(0)
     os.close(writing)
     try:
         with os.fdopen(reading) as pipe:
-            answer = json.loads(pipe.read() or "{}")
+            result = json.loads(pipe.read() or "{}")
     finally:
         os.waitpid(child, 0)
-    require("left" in answer, f"allocation {number}: {answer.get('why', 'the process died')}")
-    require(answer["files"], "the process has no device open")
-    return answer["left"]
+    require("left" in result, f"allocation {number}: {result.get('why', 'the process died')}")
+    require(result["files"], "the process has no device open")
+    return result["left"]
 
 
 def objects():

@@ -37,8 +37,9 @@ def query_qp(kind):
 
         def check(state):
             for _ in range(QUERIES):
-                answer = end.unused_attributes(qp["id"])
-                equal(f"what a queue pair in {state} lacks", {name: value for name, value in answer.items() if value}, {})
+                attributes = end.unused_attributes(qp["id"])
+                nonzero = {name: value for name, value in attributes.items() if value}
+                equal(f"what a queue pair in {state} lacks", nonzero, {})
 
         check("reset")
         end.to_init(qp["id"], kind)
@@ -61,8 +62,8 @@ def query_srq():
     try:
         srq = end.srq(end.pd(), 64)
         for _ in range(QUERIES):
-            answer = end.query_srq(srq["id"])
-            require(answer["max_wr"] >= 64 and answer["limit"] == 0, f"the answer is {answer}")
+            attributes = end.query_srq(srq["id"])
+            require(attributes["max_wr"] >= 64 and attributes["limit"] == 0, f"the attributes are {attributes}")
     finally:
         end.leave()
 

@@ -36,8 +36,8 @@ def _traffic():
 
 def _scrape():
     """Returns the metrics of node_exporter: {text of name and labels: value}."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as response:
+        lines = response.read().decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 

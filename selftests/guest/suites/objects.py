@@ -336,15 +336,15 @@ class ByIoctl:
         cq = self.cq({})
         cap = struct.pack("=5I", 8, 8, 1, 1, 0)
         required = {2: self._pd, 4: cq, 5: cq, 7: bytes(8), 8: cap, 9: struct.pack("=Q", 2)}
-        answer = {13: ctypes.create_string_buffer(len(cap)), 14: ctypes.c_uint32()}
+        outputs = {13: ctypes.create_string_buffer(len(cap)), 14: ctypes.c_uint32()}
         rings = self._ring(80) + self._ring(32, 1 << 15)
-        return self._create(self._commands.QP, rings, {**required, **answer, **more})
+        return self._create(self._commands.QP, rings, {**required, **outputs, **more})
 
     def srq(self, more):
         """Creates a shared receive queue."""
         required = {1: self._pd, 4: bytes(8), 5: number(8), 6: number(1), 7: bytes(4), 9: bytes(8)}
-        answer = {11: ctypes.c_uint32(), 12: ctypes.c_uint32()}
-        return self._create(self._commands.SRQ, self._ring(32), {**required, **answer, **more})
+        outputs = {11: ctypes.c_uint32(), 12: ctypes.c_uint32()}
+        return self._create(self._commands.SRQ, self._ring(32), {**required, **outputs, **more})
 
 
 def number(value):

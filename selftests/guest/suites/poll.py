@@ -660,7 +660,7 @@ def invalid_commands():
         (struct.pack("=II", 5, 1), (errno.EOPNOTSUPP, None)),
         (struct.pack("=IIQ", 5, 0, 1), (errno.EOPNOTSUPP, None)),
     ):
-        equal(f"answer to {part.hex()}", get_context(path, part), wanted)
+        equal(f"response to {part.hex()}", get_context(path, part), wanted)
     wait_until("the threads are gone", lambda: threads() == 0)
 
 
@@ -716,7 +716,7 @@ def opened_and_closed():
         os._exit(0)
     try:
         for _ in range(50 if harness.debug_kernel() else 300):
-            equal("answer", get_context(path, struct.pack("=I", SHORT)), (0, POLLED))
+            equal("response", get_context(path, struct.pack("=I", SHORT)), (0, POLLED))
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

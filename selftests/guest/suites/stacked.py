@@ -48,9 +48,10 @@ def stack(host, number, commands, address, address6):
     made = names(commands)
     top = made[-1]
     where = host.machine
-    # By default, the device below a macvlan answers ARP requests for the macvlan's address, too. If
-    # the macvlan's reply comes a second later, the neighbour's address changes, and the connection
-    # manager reports UNREACHABLE for connections to it (cma.c, cma_netevent_callback()).
+    # By default, the device below a macvlan replies to ARP requests for the macvlan's address, too.
+    # If the macvlan's reply comes a second later, the neighbour's address changes, and the
+    # connection manager reports UNREACHABLE for connections to it (cma.c,
+    # cma_netevent_callback()).
     where.run("sysctl -qw net.ipv4.conf.all.arp_ignore=1")
     try:
         where.batch(

@@ -395,14 +395,14 @@ def another_handle():
     port = ctypes.cast(ctypes.addressof(attr), ctypes.POINTER(ctypes.c_uint8))
     port[129] = 1  # port_num
     equal("modify", v.call("ibv_modify_qp", pointer(second), attr, 1 | 1 << 3 | 1 << 4 | 1 << 5), 0)
-    answer, unused = (ctypes.c_uint32 * 36)(), (ctypes.c_uint64 * 8)()
-    equal("query", v.call("ibv_query_qp", pointer(first), answer, 1, unused), 0)
-    equal("state by the first handle", answer[0], 1)
+    attributes, unused = (ctypes.c_uint32 * 36)(), (ctypes.c_uint64 * 8)()
+    equal("query", v.call("ibv_query_qp", pointer(first), attributes, 1, unused), 0)
+    equal("state by the first handle", attributes[0], 1)
 
     close = operation("close_xrcd", ctypes.c_int, pointer)
     equal("closing a domain in use", close(xrcd), errno.EBUSY)
     equal("destruction", v.call("ibv_destroy_qp", pointer(first)), 0)
-    equal("query", v.call("ibv_query_qp", pointer(second), answer, 1, unused), 0)
+    equal("query", v.call("ibv_query_qp", pointer(second), attributes, 1, unused), 0)
     equal("closing a domain in use", close(xrcd), errno.EBUSY)
     equal("destruction", v.call("ibv_destroy_qp", pointer(second)), 0)
     equal("closing", close(xrcd), 0)

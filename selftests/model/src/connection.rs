@@ -378,7 +378,7 @@ pub enum Action {
     Lose(Direction, usize),
     Double(Direction, usize),
     /// The responder transmits.
-    Answer,
+    Respond,
     Timer,
     PostReceive,
 }
@@ -436,7 +436,7 @@ impl State {
         self.check(progress.fatal || progress.sqe);
     }
 
-    fn answer(&mut self) {
+    fn respond(&mut self) {
         let progress =
             self.responder
                 .poll_transmit(Time::from_ns(self.now), u32::MAX, &mut self.world);
@@ -553,7 +553,7 @@ impl Model for Connection {
             }
         }
         if state.due {
-            actions.push(Action::Answer);
+            actions.push(Action::Respond);
         }
         if state.world.to_post > 0 {
             actions.push(Action::PostReceive);
@@ -583,7 +583,7 @@ impl Model for Connection {
                 let packet = state.in_flight(direction)[at].clone();
                 state.in_flight(direction).push(packet);
             }
-            Action::Answer => state.answer(),
+            Action::Respond => state.respond(),
             Action::Timer => {
                 let world = &state.world;
                 let quiet = world.requests.is_empty() && world.responses.is_empty() && !state.due;

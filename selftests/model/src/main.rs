@@ -17,7 +17,7 @@ usage: explore [--messages N] [--losses N] [--duplicates N] [--overtakes N] [--t
 
   All sequences of N messages (2), of one or two packets, of every kind. What the network may do in
   each: lose packets (1), double them (1), let one overtake another (1); and timers that may fire
-  although an answer is on its way (1).";
+  although a response is on its way (1).";
 
 fn options() -> Option<(usize, Connection, usize)> {
     let mut connection = Connection {

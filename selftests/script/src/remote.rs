@@ -73,14 +73,14 @@ impl<R: BufRead, W: Write> Remote<R, W> {
         let broken = |why: std::io::Error| Refused::Broken(why.to_string());
         writeln!(self.to, "{line}").map_err(broken)?;
         self.to.flush().map_err(broken)?;
-        let mut answer = String::new();
-        self.from.read_line(&mut answer).map_err(broken)?;
-        let answer = answer.trim();
-        let (kind, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+        let mut reply = String::new();
+        self.from.read_line(&mut reply).map_err(broken)?;
+        let reply = reply.trim();
+        let (kind, rest) = reply.split_once(' ').unwrap_or((reply, ""));
         match kind {
             "ok" => Ok(rest.split_whitespace().map(String::from).collect()),
             "errno" => Err(Refused::Errno(rest.parse().unwrap_or(0))),
-            _ => Err(Refused::Broken(format!("`{line}`: {answer}"))),
+            _ => Err(Refused::Broken(format!("`{line}`: {reply}"))),
         }
     }
 

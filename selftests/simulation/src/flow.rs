@@ -161,13 +161,13 @@ pub struct Flow {
     pub dropped: bool,
     pub absent: bool,
     /// A response was dropped because its memory was absent, and the memory may still be absent.
-    pub answer_absent: bool,
+    pub response_absent: bool,
     /// Time at which the receiver noticed a gap that it has not reported.
     pub gap: Option<u64>,
     /// Number of sequence error NAKs sent for the expected PSN.
     pub naks: u32,
-    /// PSNs at which READ responses continue. A duplicate of an older READ or atomic is answered
-    /// first, even in the middle of a response.
+    /// PSNs at which READ responses continue. A duplicate of an older READ or atomic gets its
+    /// response first, even in the middle of a response.
     pub responses: Vec<u32>,
     /// End of the RNR wait, and the PSN from which nothing is sent until then.
     pub rnr: Option<(u64, u32)>,
@@ -211,7 +211,7 @@ impl Flow {
             nak_open: false,
             dropped: false,
             absent: false,
-            answer_absent: false,
+            response_absent: false,
             gap: None,
             naks: 0,
             responses: Vec::new(),
@@ -273,7 +273,7 @@ impl Flow {
         let silent = !peer_alive
             || self.deregistered
             || message.trap == Trap::Invalidate
-            // The responder no longer answers duplicates whose resources were overwritten.
+            // The responder no longer responds to duplicates whose resources were overwritten.
             || self.mismatched && message.op.typed().is_read_or_atomic();
         match status {
             Status::Success => {

@@ -52,9 +52,9 @@ pub struct Side {
     pub partial: Option<(usize, usize, u32)>,
     /// A poll of the requester, or of the responder, is scheduled.
     pub send_pending: bool,
-    pub answer_pending: bool,
+    pub response_pending: bool,
     pub timer: Option<u64>,
-    pub answer_timer: Option<u64>,
+    pub responder_timer: Option<u64>,
     /// Progress count at the last turn, and the number of turns without progress since.
     pub turns: (u64, u32),
     /// Number of packets sent by the current poll.
@@ -131,7 +131,7 @@ pub enum Event {
     Turn(usize),
     /// A requester or a responder continues to transmit.
     Send(usize),
-    Answer(usize),
+    Respond(usize),
     /// A congestion notification arrives.
     Notification(usize),
     /// An absent page is present again.

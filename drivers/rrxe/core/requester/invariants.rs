@@ -64,7 +64,7 @@ impl<C: CongestionControl> Requester<C> {
         );
         debug_assert!(
             !self.awaits_memory || self.psn.next == self.psn.una,
-            "a packet was sent while the memory for an answer is absent"
+            "a packet was sent while the memory for a response is absent"
         );
         debug_assert!(
             outstanding == 0 || self.service.is_reliable(),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a packet was sent while the memory for an answer is absent")]
+    #[should_panic(expected = "a packet was sent while the memory for a response is absent")]
     fn transmission_without_memory() {
         seed(|requester, _| {
             requester.awaits_memory = true;

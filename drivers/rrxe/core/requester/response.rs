@@ -18,9 +18,9 @@ use crate::{Ext, Fault, Outcome, Packet, Span, Status, Time};
 
 /// Result of processing an acknowledgement.
 struct Acked {
-    /// It is beyond an outstanding READ or atomic, which only its own response completes (F-11,
-    /// F-18).
-    unanswered_read: bool,
+    /// The response to a READ or atomic before it is missing, and only that response completes the
+    /// request (F-11, F-18).
+    missing_response: bool,
     /// The repair that it acknowledges.
     repaired: Option<Repaired>,
 }
@@ -150,9 +150,11 @@ impl<C: CongestionControl> Requester<C> {
         env: &mut E,
     ) -> Outcome {
         let cx = &mut Ctx { slots, now, env };
-        let unanswered = |slot: &SendSlot<_>| slot.op.is_read_or_atomic() && slot.is_started();
-        let unanswered = self.slot(cx.slots, self.queue.tail).is_some_and(unanswered);
-        if beyond == 0 || !unanswered || self.state != State::Ready {
+        let awaits_response = |slot: &SendSlot<_>| slot.op.is_read_or_atomic() && slot.is_started();
+        let awaits_response = self
+            .slot(cx.slots, self.queue.tail)
+            .is_some_and(awaits_response);
+        if beyond == 0 || !awaits_response || self.state != State::Ready {
             return Outcome::default();
         }
         if !self.gaps.observe(self.psn.una, beyond, now) {
@@ -260,7 +262,7 @@ impl<C: CongestionControl> Requester<C> {
                 let acked = self.acknowledge(cx, psn.next());
                 let read = self.slot(cx.slots, self.queue.tail).filter(|slot| {
                     let ends_by = slot.last_psn().since(self.psn.una) <= psn.since(self.psn.una);
-                    acked.unanswered_read && ends_by
+                    acked.missing_response && ends_by
                 });
                 if let Some(read) = read {
                     let own = read.contains(psn);
@@ -289,7 +291,7 @@ impl<C: CongestionControl> Requester<C> {
                 };
                 // A responder may refuse a READ in the middle of its responses (G-28), which come
                 // in order. If an earlier response is missing, it was lost, or the NAK is forged.
-                if self.acknowledge(cx, psn).unanswered_read {
+                if self.acknowledge(cx, psn).missing_response {
                     return self.implied_nak(cx, psn);
                 }
                 self.fail_tail(cx, status, aeth.syndrome)
@@ -301,7 +303,7 @@ impl<C: CongestionControl> Requester<C> {
     fn on_rnr_nak(&mut self, cx: &mut Ctx<'_, impl Env>, psn: Psn, timer: u8) -> Outcome {
         let acked = self.acknowledge(cx, psn);
         self.wait_for_ready(cx, psn, rnr_timer(timer));
-        if acked.unanswered_read {
+        if acked.missing_response {
             return self.implied_nak(cx, psn);
         }
         self.counters.rnr_naks.increment();
@@ -325,7 +327,7 @@ impl<C: CongestionControl> Requester<C> {
             return self.drop_packet();
         }
         let acked = self.acknowledge(cx, psn);
-        if acked.unanswered_read {
+        if acked.missing_response {
             // The NAK is not buffered: it has the PSN of the response to the missing request.
             self.loss.refused = self.buffers().then_some(psn);
             return Outcome {
@@ -352,9 +354,9 @@ impl<C: CongestionControl> Requester<C> {
         let psn = packet.psn();
         // A response acknowledges everything before it. If an outstanding READ or atomic (this one
         // included) stops that, something in between is missing: ask for it at once (F-12).
-        if psn != self.psn.una && self.acknowledge(cx, psn).unanswered_read {
+        if psn != self.psn.una && self.acknowledge(cx, psn).missing_response {
             if self.buffers() && !self.awaits_memory {
-                self.note_answer(cx.slots, psn);
+                self.note_response(cx.slots, psn);
             }
             let mut outcome = self.implied_nak(cx, psn);
             outcome.transmit |= self.loss.gaps_are_due();
@@ -370,7 +372,7 @@ impl<C: CongestionControl> Requester<C> {
             packet.packets == 1 || packet.packets <= slot.last_psn().since(psn),
             "a burst includes the last response"
         );
-        if !slot.may_be_answered_by(packet.operation, at == 0, last) {
+        if !slot.accepts_response(packet.operation, at == 0, last) {
             // A responder that lost a response on its own side may continue with the opcode of the
             // next one (rdma_rxe does if its host's queue is full). Its payload may not be the
             // requested one, so ask again.
@@ -402,7 +404,7 @@ impl<C: CongestionControl> Requester<C> {
         let before = self.psn.una;
         self.psn.una = psn.add(packet.packets);
         if last {
-            self.complete_answered(cx);
+            self.complete_acknowledged(cx);
         } else {
             self.psn.responses = self.psn.responses.saturating_sub(packet.packets);
         }
@@ -426,7 +428,7 @@ impl<C: CongestionControl> Requester<C> {
         original: u64,
     ) -> Result<Outcome, Status> {
         let psn = packet.psn();
-        if self.acknowledge(cx, psn).unanswered_read {
+        if self.acknowledge(cx, psn).missing_response {
             return Ok(self.implied_nak(cx, psn));
         }
         let slot = self
@@ -440,7 +442,7 @@ impl<C: CongestionControl> Requester<C> {
         written.map_err(Fault::status)?;
         let before = self.psn.una;
         self.psn.una = psn.next();
-        self.complete_answered(cx);
+        self.complete_acknowledged(cx);
         self.on_progress(before, false, false, cx.now);
         self.after_read(cx.now);
         Ok(Outcome::default())
@@ -454,8 +456,8 @@ impl<C: CongestionControl> Requester<C> {
             "an acknowledgement of what was not sent"
         );
         let before = self.psn.una;
-        let mut unanswered_read = false;
-        while self.psn.una != limit && !unanswered_read {
+        let mut missing_response = false;
+        while self.psn.una != limit && !missing_response {
             let Some(slot) = self.slot(cx.slots, self.queue.tail) else {
                 debug_assert!(false, "a PSN is outstanding without a work request");
                 break;
@@ -463,10 +465,10 @@ impl<C: CongestionControl> Requester<C> {
             debug_assert!(!slot.op.is_local(), "a local operation is outstanding");
             let end = slot.last_psn().next();
             if slot.op.is_read_or_atomic() {
-                unanswered_read = true;
+                missing_response = true;
             } else if slot.is_started() && end.since(self.psn.una) <= limit.since(self.psn.una) {
                 self.psn.una = end;
-                self.complete_answered(cx);
+                self.complete_acknowledged(cx);
             } else {
                 self.psn.una = limit;
             }
@@ -476,7 +478,7 @@ impl<C: CongestionControl> Requester<C> {
             repaired = self.on_progress(before, false, false, cx.now);
         }
         Acked {
-            unanswered_read,
+            missing_response,
             repaired,
         }
     }
@@ -588,7 +590,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Completes the oldest work request, which is acknowledged or has its response, and the
     /// executed local operations after it.
-    fn complete_answered(&mut self, cx: &mut Ctx<'_, impl Env>) {
+    fn complete_acknowledged(&mut self, cx: &mut Ctx<'_, impl Env>) {
         let completed = self.complete_tail(cx, Status::Success, 0);
         debug_assert!(completed, "no work request completes");
         self.complete_local(cx);
@@ -669,7 +671,7 @@ impl<P: DriverPart> SendSlot<P> {
     /// response to a retransmitted READ may start anywhere (C-07); delayed responses to the
     /// original are valid.
     #[inline]
-    fn may_be_answered_by(&self, response: Operation, first: bool, last: bool) -> bool {
+    fn accepts_response(&self, response: Operation, first: bool, last: bool) -> bool {
         match response {
             Operation::ReadResponseFirst => (first || self.progress.retried) && !last,
             Operation::ReadResponseMiddle => !first && !last,

@@ -68,7 +68,7 @@ impl Scoreboard {
             debug_assert!(gap.until.is_after(gap.from), "a gap without a response");
             debug_assert!(
                 (1..=outstanding).contains(&gap.until.since(una)),
-                "a gap that is answered or was never sent"
+                "a gap that is closed or was never sent"
             );
             let mut others = self.gaps.iter().take(n).flatten();
             debug_assert!(
@@ -104,7 +104,7 @@ impl Scoreboard {
 
 impl<C: CongestionControl> Requester<C> {
     /// Notes a READ response beyond `una`.
-    pub(super) fn note_answer<P: DriverPart>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
+    pub(super) fn note_response<P: DriverPart>(&mut self, slots: &[SendSlot<P>], psn: Psn) {
         debug_assert!(self.is_outstanding(psn), "a response to no request");
         let at = psn.since(self.psn.una);
         let before = self.distance(self.loss.scoreboard.seen);
@@ -119,7 +119,7 @@ impl<C: CongestionControl> Requester<C> {
         if before == 0 || self.gaps.is_late() {
             return;
         }
-        let gap = self.unanswered(slots, before, at);
+        let gap = self.find_gap(slots, before, at);
         let Some(gap) = gap.filter(|gap| self.may_ask_for(slots, gap)) else {
             return;
         };
@@ -148,7 +148,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Finds the first started READ, other than the oldest work request, with PSNs in this range,
     /// counted from `una`, among the [`MAX_SEARCH`] oldest work requests.
-    fn unanswered<P: DriverPart>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
+    fn find_gap<P: DriverPart>(&self, slots: &[SendSlot<P>], from: u32, to: u32) -> Option<Gap> {
         let mut number = self.queue.tail.next();
         for _ in 0..MAX_SEARCH {
             let slot = self.slot(slots, number).filter(|slot| slot.is_started())?;
@@ -206,8 +206,8 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(expected = "a gap that is answered or was never sent")]
-    fn answered_gap() {
+    #[should_panic(expected = "a gap that is closed or was never sent")]
+    fn closed_gap() {
         let mut scoreboard = Scoreboard::at(Psn::new(0));
         scoreboard.push(Gap {
             from: Psn::new(3),

@@ -57,7 +57,7 @@ impl<R: ResourceRing> Responder<R> {
                 self.gaps.close(packet.bth.ackreq, now);
                 self.note_established(env);
                 let result = self.execute(packet, env);
-                self.answer(now, packet, result, env)
+                self.respond(now, packet, result, env)
             }
             Region::Future => {
                 // A request farther away may be stale or forged. The peer retransmits a genuine
@@ -202,7 +202,7 @@ impl<R: ResourceRing> Responder<R> {
 
     /// Prepares the response of a reliable connection to a request.
     #[inline]
-    fn answer(
+    fn respond(
         &mut self,
         now: Time,
         packet: &Packet,

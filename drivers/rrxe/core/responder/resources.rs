@@ -49,7 +49,7 @@ pub struct Resource {
     /// Index of the next packet to send.
     pub(super) at: u32,
     /// The last response packet was never sent.
-    pub(super) unanswered: bool,
+    pub(super) unsent: bool,
 }
 
 impl Resource {
@@ -130,7 +130,7 @@ impl<R: ResourceRing> Resources<R> {
                 "a pending response without a packet"
             );
             debug_assert!(
-                is_pending || !resource.unanswered,
+                is_pending || !resource.unsent,
                 "a request without a response is not pending"
             );
         }
@@ -150,7 +150,7 @@ impl<R: ResourceRing> Resources<R> {
     /// Returns whether there is room: not while the oldest resource waits for its first response
     /// (C-14, C-15). A peer that sends a new request has received the response to a duplicate.
     fn has_room(&self) -> bool {
-        self.get(self.head).is_some_and(|oldest| !oldest.unanswered)
+        self.get(self.head).is_some_and(|oldest| !oldest.unsent)
     }
 
     /// Stores a READ or atomic, which awaits a response if it is `pending`.
@@ -158,8 +158,8 @@ impl<R: ResourceRing> Resources<R> {
         debug_assert!(self.head < self.limit(), "a resource without a place");
         if let Some(place) = self.ring.get_mut(usize::from(self.head)) {
             debug_assert!(
-                !place.unanswered,
-                "a resource that is not answered is replaced"
+                !place.unsent,
+                "a resource is replaced before its response was sent"
             );
             *place = resource;
             if pending {
@@ -203,7 +203,7 @@ impl<R: ResourceRing> Resources<R> {
         debug_assert!(packets != 0, "no response was sent");
         resource.advance(packets);
         if resource.at >= resource.packets {
-            resource.unanswered = false;
+            resource.unsent = false;
             self.pending &= !bit(index);
         }
     }
@@ -361,7 +361,7 @@ impl<R: ResourceRing> Responder<R> {
             kind,
             first: self.epsn,
             packets,
-            unanswered: true,
+            unsent: true,
             ..Resource::default()
         };
         debug_assert!(packets <= MAX_OUTSTANDING, "a response with too many PSNs");

@@ -306,7 +306,7 @@ impl<R: ResourceRing> Responder<R> {
             "the memory of no READ is gone"
         );
         self.resources.forget(index);
-        if !resource.unanswered {
+        if !resource.unsent {
             return;
         }
         self.resources.clear();

@@ -121,9 +121,9 @@ fn l_03_not_for_dropped_packets() {
     ] {
         let mut request = send();
         request.bth.psn = base.add(off);
-        let answer = acknowledge(una.add(off), Syndrome::ACK_UNLIMITED);
+        let ack = acknowledge(una.add(off), Syndrome::ACK_UNLIMITED);
         assert_eq!(host.responder.cnp(&request).is_some(), near);
-        assert_eq!(host.requester.cnp(&answer).is_some(), near);
+        assert_eq!(host.requester.cnp(&ack).is_some(), near);
     }
 
     let mut idle = Host::new(Service::Rc, 0, MTU);
@@ -455,7 +455,7 @@ fn l_07_that_queue_pair_only() {
     let mut sent = first;
     let mut now = 0;
     let mut asked = false;
-    // Retransmissions for lack of an answer do not count.
+    // Retransmissions for lack of a response do not count.
     let mut next = lowered.requester.next_psn();
     while sent < PACKETS as usize {
         let wake = lowered.requester.next_timeout().map(Time::ns).unwrap();

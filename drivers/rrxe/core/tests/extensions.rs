@@ -79,8 +79,8 @@ fn refused_requests_fail() {
     }
 }
 
-/// F-18: an ACKNOWLEDGE does not answer a FLUSH or atomic write, and completes only the work
-/// requests before it. F-14, F-15: nor does an answer with a payload.
+/// F-18: an ACKNOWLEDGE does not complete a FLUSH or atomic write, only the work requests before
+/// it. F-14, F-15: nor does a response with a payload.
 #[test]
 fn f_18_only_their_own_response() {
     for op in [Op::Flush, Op::AtomicWrite] {
@@ -246,7 +246,7 @@ fn xrc_request_packets() {
     for (packet, _) in &sent {
         assert_eq!((packet.bth.opcode.0 >> 5, packet.xrc_srqn), (5, SRQ));
     }
-    // The requester drops an answer of RC's class.
+    // The requester drops a response of RC's class.
     let dropped = host.requester.counters.dropped.get();
     let ack = rrxe_testkit::acknowledge(Psn::new(START_PSN[0]), Syndrome::ACK_UNLIMITED);
     let _ = host.take(0, &ack, &[]);

@@ -11,7 +11,7 @@ use rrxe_testkit::layout;
 fn extension(opcode: u8) -> Option<usize> {
     let length = layout::extensions(opcode).iter().map(|h| h.size()).sum();
     match opcode {
-        // Unsupported opcodes of RC are answered as invalid, whatever follows the BTH.
+        // Unsupported opcodes of RC get a NAK Invalid Request, whatever follows the BTH.
         0x00..=0x2b | 0x64 | 0x65 => Some(length),
         // Congestion notification.
         0x81 => Some(16),
@@ -104,7 +104,7 @@ fn a_04_queue_pair_0() {
 }
 
 /// classes and opcodes without a meaning are dropped. Reserved opcodes of RC and XRC are not,
-/// because they have an answer (G-01).
+/// because they have a response (G-01).
 #[test]
 fn a_09_opcodes() {
     for opcode in 0..=255u8 {

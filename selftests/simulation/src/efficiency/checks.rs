@@ -94,7 +94,7 @@ impl Period {
             time,
             counts: Counts {
                 data: now.data - then.data,
-                answers: now.answers - then.answers,
+                returned: now.returned - then.returned,
                 dropped: now.dropped - then.dropped,
                 lost: now.lost - then.lost,
                 marked: now.marked - then.marked,
@@ -363,10 +363,10 @@ fn acknowledgements_are_few(report: &Report) {
     let shortest = u64::from(windows.copied().min().unwrap_or(1)).clamp(16, 256) / 4;
     let most = counts.data / config.packets() + counts.data / shortest + 32;
     assert!(
-        counts.answers <= most,
+        counts.returned <= most,
         "{} packets have {} acknowledgements",
         counts.data,
-        counts.answers
+        counts.returned
     );
 }
 

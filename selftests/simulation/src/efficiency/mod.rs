@@ -33,7 +33,7 @@ pub fn run(seed: u64, trace: bool) -> Summary {
     checks::drain(&mut net);
     checks::lose_peers(&mut net);
     Summary {
-        packets: net.counts.data + net.counts.answers,
+        packets: net.counts.data + net.counts.returned,
         requests: net.counts.requests,
         nanoseconds: net.now,
     }

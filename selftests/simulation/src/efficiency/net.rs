@@ -111,7 +111,7 @@ pub(super) struct Net {
 pub(super) struct Counts {
     /// Packets with data, or without data in the opposite direction.
     pub data: u64,
-    pub answers: u64,
+    pub returned: u64,
     /// Packets dropped by the full queue, lost packets, and marked packets.
     pub dropped: u64,
     pub lost: u64,
@@ -282,7 +282,7 @@ impl Net {
         if data {
             self.counts.data += 1;
         } else {
-            self.counts.answers += 1;
+            self.counts.returned += 1;
         }
         let loss = if data {
             self.path.loss

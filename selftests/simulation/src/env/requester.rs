@@ -32,7 +32,7 @@ impl Env<'_> {
         self.check_header(packet, &parsed, message, at);
         assert_eq!(flow.psn(relative), packet.psn);
         assert!(
-            !flow.answer_absent,
+            !flow.response_absent,
             "queue pair {qp} sends a request while the memory for a response is absent"
         );
 
@@ -84,7 +84,7 @@ impl Env<'_> {
     fn touch_result(&mut self, index: usize, at: u32) -> Result<(), Fault> {
         let page = Page::Result(self.qp, index, at);
         let present = self.oracle.touch(page, self.qp, Half::Send);
-        self.oracle.flows[self.qp].answer_absent |= present.is_err();
+        self.oracle.flows[self.qp].response_absent |= present.is_err();
         present
     }
 

@@ -299,7 +299,7 @@ impl World {
             self.oracle.flows[incoming].disturb(now);
         }
         if outcome.transmit {
-            self.answer(qp);
+            self.respond(qp);
         }
         self.check(qp);
         outcome.transmit

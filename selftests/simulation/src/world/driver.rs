@@ -142,8 +142,8 @@ impl World {
         }
     }
 
-    pub(super) fn answer(&mut self, qp: usize) {
-        self.oracle.sides[qp].answer_pending = false;
+    pub(super) fn respond(&mut self, qp: usize) {
+        self.oracle.sides[qp].response_pending = false;
         loop {
             let (now, budget) = (self.oracle.now, self.oracle.connection(qp).budget);
             self.new_batch(qp);
@@ -157,9 +157,9 @@ impl World {
                 break;
             }
             if self.oracle.refused || self.oracle.random.chance(50) {
-                self.oracle.sides[qp].answer_pending = true;
+                self.oracle.sides[qp].response_pending = true;
                 let delay = self.oracle.random.below(500);
-                self.oracle.schedule(delay.into(), Event::Answer(qp));
+                self.oracle.schedule(delay.into(), Event::Respond(qp));
                 break;
             }
         }
@@ -245,7 +245,7 @@ impl World {
         }
         // A driver first transmits and then changes the state.
         if outcome.transmit {
-            self.answer(qp);
+            self.respond(qp);
         }
         self.react(qp, outcome.fatal, outcome.sqe);
         self.check(qp);
@@ -464,8 +464,8 @@ impl World {
         outcome
     }
 
-    /// Notes the credits of an answer, which was handled when `una` was the oldest outstanding PSN.
-    /// The requester may drop an answer to another PSN, so that one only raises the limit.
+    /// Notes the credits of a response, which was handled when `una` was the oldest outstanding
+    /// PSN. The requester may drop a response to another PSN, so that one only raises the limit.
     pub(super) fn take_credits(&mut self, qp: usize, packet: &Packet, una: Psn) {
         let (Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _)) = packet.ext else {
             return;
@@ -492,7 +492,7 @@ impl World {
         for (qp, half) in self.oracle.backing.bring_in(page) {
             trace!(self.oracle, "    {qp} can access {page:?}");
             if half == Half::Send {
-                self.oracle.flows[qp].answer_absent = false;
+                self.oracle.flows[qp].response_absent = false;
                 let outcome = self.with(qp, |core, _| {
                     core.requester
                         .on_memory_present(&core.slots, Time::from_ns(now))
@@ -514,7 +514,7 @@ impl World {
                 "queue pair {qp} does not ask for the packet that it has dropped"
             );
             if outcome.transmit {
-                self.answer(qp);
+                self.respond(qp);
             }
             self.check(qp);
         }

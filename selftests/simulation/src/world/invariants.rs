@@ -23,7 +23,7 @@ impl World {
         let outstanding = flow.messages.len() - flow.completed;
         assert_eq!(core.requester.outstanding() as usize, outstanding);
         side.timer = core.requester.next_timeout().map(Time::ns);
-        side.answer_timer = core.responder.next_timeout().map(Time::ns);
+        side.responder_timer = core.responder.next_timeout().map(Time::ns);
         if side.state == State::Reset {
             return;
         }
@@ -65,9 +65,9 @@ impl World {
             let last = since + MAX_GAP_DELAY;
             let limited = oracle.config.network.marks != 0;
             let absent = oracle.backing.is_awaited_by(qp, Half::Recv);
-            let reports = side.answer_timer.is_some_and(|at| at <= last || limited);
+            let reports = side.responder_timer.is_some_and(|at| at <= last || limited);
             assert!(
-                reports || side.answer_pending || absent || oracle.handling.is_some(),
+                reports || side.response_pending || absent || oracle.handling.is_some(),
                 "queue pair {qp} never reports a gap"
             );
         }
@@ -156,7 +156,7 @@ impl World {
         let side = &self.oracle.sides[qp];
         let alive = matches!(side.state, State::Rts | State::Sqd);
         // The NAK may already be pending because the batch had no room for it.
-        let pending = side.answer_pending;
+        let pending = side.response_pending;
         let connection = &self.oracle.config.connections[side.connection];
         let may_wait = connection.places > 0 && !connection.strict;
         let now = self.oracle.now;

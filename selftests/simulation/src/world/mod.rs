@@ -91,9 +91,9 @@ impl World {
                     current: None,
                     partial: None,
                     send_pending: false,
-                    answer_pending: false,
+                    response_pending: false,
                     timer: None,
-                    answer_timer: None,
+                    responder_timer: None,
                     turns: (0, 0),
                     emitted: 0,
                     rate: None,
@@ -218,7 +218,7 @@ impl World {
             side.state = State::Reset;
             side.partial = None;
             side.timer = None;
-            side.answer_timer = None;
+            side.responder_timer = None;
             if let Some(receive) = side.current.take() {
                 oracle.queues[receive.queue].forget(qp, receive.number);
             }
@@ -234,7 +234,7 @@ impl World {
             oracle.progress += 1;
             // A poll in Reset is harmless and sends nothing.
             self.send(qp);
-            self.answer(qp);
+            self.respond(qp);
         }
     }
 
@@ -276,13 +276,13 @@ impl World {
                 .oracle
                 .sides
                 .iter()
-                .any(|s| s.send_pending || s.answer_pending)
+                .any(|s| s.send_pending || s.response_pending)
     }
 
     /// Executes the next event. Returns false if no event is left.
     fn step(&mut self) -> bool {
         let event = self.oracle.events.next_time();
-        let timers = |side: &Side| side.timer.into_iter().chain(side.answer_timer);
+        let timers = |side: &Side| side.timer.into_iter().chain(side.responder_timer);
         let timer = self.oracle.sides.iter().flat_map(timers).min();
         match (event, timer) {
             (None, None) => return false,
@@ -294,7 +294,7 @@ impl World {
                 if self.oracle.sides[qp].timer == Some(at) {
                     self.timer(qp)
                 } else {
-                    self.answer(qp)
+                    self.respond(qp)
                 }
             }
             _ => {
@@ -303,7 +303,7 @@ impl World {
                     Some(Event::Arrival(flight)) => self.arrival(*flight),
                     Some(Event::Turn(qp)) => self.turn(qp),
                     Some(Event::Send(qp)) => self.send(qp),
-                    Some(Event::Answer(qp)) => self.answer(qp),
+                    Some(Event::Respond(qp)) => self.respond(qp),
                     Some(Event::Notification(qp)) => self.congestion(qp),
                     Some(Event::Present(page)) => self.present(page),
                     None => {}

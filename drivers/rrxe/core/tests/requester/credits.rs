@@ -114,8 +114,8 @@ fn d_15_responses_bring_credits() {
                 (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, ack), 0)
             }
         };
-        let answer = packet(operation, psn(1), ext, len);
-        let outcome = host.take(0, &answer, &vec![0; len]);
+        let response = packet(operation, psn(1), ext, len);
+        let outcome = host.take(0, &response, &vec![0; len]);
         assert!(outcome.transmit);
         assert_eq!(psns(&host.drain(0)), [3]);
     }

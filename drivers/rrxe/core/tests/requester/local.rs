@@ -104,7 +104,7 @@ fn naks_for_packets_dropped_here_use_up_no_retry() {
     }
 }
 
-/// A timer that this host handles more than half a timeout too late uses up no retry: the answer
+/// A timer that this host handles more than half a timeout too late uses up no retry: the response
 /// may have arrived meanwhile, too. The timer starts again.
 #[test]
 fn a_late_timer_uses_up_no_retry() {
@@ -136,7 +136,7 @@ fn a_late_timer_uses_up_no_retry() {
     }
 }
 
-/// A host that is always late notices in the end that the peer does not answer.
+/// A host that is always late notices in the end that the peer does not respond.
 #[test]
 fn late_timers_are_bounded() {
     let mut host = host();

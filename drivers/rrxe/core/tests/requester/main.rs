@@ -30,7 +30,7 @@ const SEQUENCE_ERROR: Syndrome = Syndrome::Nak(NakCode::SequenceError);
 /// The acknowledge timeout of the hosts: the smallest one, because that of code 8 is shorter.
 const TIMEOUT: u64 = MIN_ACK_TIMEOUT.ns();
 
-/// Time after which a gap in the answers is reported.
+/// Time after which a gap in the responses is reported.
 const GAP_DELAY: u64 = 100_000;
 
 /// Returns a host whose driver drops out-of-order packets.

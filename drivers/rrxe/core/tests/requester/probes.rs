@@ -7,8 +7,8 @@ use super::*;
 /// The shortest probe timeout, in nanoseconds.
 const MIN_PTO: u64 = requester::MIN_PTO.ns();
 
-/// If the path has become shorter, the answers to probes come earlier than a round trip. After four
-/// of them the rest of the flight counts as lost, and does not cost a probe for each packet.
+/// If the path has become shorter, the responses to probes come earlier than a round trip. After
+/// four of them the rest of the flight counts as lost, and does not cost a probe for each packet.
 #[test]
 fn probes_on_a_shorter_path() {
     let mut host = in_flight(10);
@@ -26,8 +26,8 @@ fn probes_on_a_shorter_path() {
     assert_eq!(host.requester.counters.timeouts, 0);
 }
 
-/// A lost tail: the oldest packet is sent again after the expected answer time, but no earlier than
-/// the floor, and then less and less often. Only the consumer's timer uses up retries.
+/// A lost tail: the oldest packet is sent again after the expected response time, but no earlier
+/// than the floor, and then less and less often. Only the consumer's timer uses up retries.
 #[test]
 fn a_probe_finds_a_lost_tail() {
     let mut host = in_flight(3);
@@ -55,7 +55,7 @@ fn a_probe_finds_a_lost_tail() {
     );
     assert_eq!(host.requester.counters.probes, 2);
     assert_eq!(host.requester.counters.timeouts, 0);
-    // The answer shows that the whole tail is lost, unless it comes too early to be one.
+    // The response shows that the whole tail is lost, unless it comes too early to be one.
     now = 200_000 + MIN_PTO;
     for (after, again) in [(40_000, &[][..]), (100_000, &[2, 3])] {
         let mut host = in_flight(3);
@@ -91,7 +91,7 @@ fn a_probed_read_that_was_only_late() {
     }
 }
 
-/// An answer soon after a probe is to the original packet and says nothing about the minimum round
+/// A response soon after a probe is to the original packet and says nothing about the minimum round
 /// trip: a NAK is still recognized as too early for the retransmission.
 #[test]
 fn a_late_response_does_not_shorten_the_round_trip() {

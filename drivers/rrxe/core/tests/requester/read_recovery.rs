@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Loss recovery of READs, atomics and their answers.
+//! Loss recovery of READs, atomics and their responses.
 
 use super::recovery::peer_drops;
 use super::*;
 
-/// A NAK beyond a READ that is not answered yet is handled when the answer has arrived: if nothing
+/// A NAK beyond a READ whose response is missing is handled when that has arrived: if nothing
 /// else has acknowledged the packet until then, it is retransmitted. (The NAK is not buffered,
-/// because it has the PSN of another answer.)
+/// because it has the PSN of another response.)
 #[test]
 fn a_nak_beyond_an_outstanding_read() {
     for (acknowledged, again) in [(false, &[2][..]), (true, &[])] {
@@ -20,8 +20,8 @@ fn a_nak_beyond_an_outstanding_read() {
         ack_at(&mut host, 300_000, 2, SEQUENCE_ERROR);
         assert!(host.reorder_buffers[1].is_empty());
         assert!(host.drain(300_000).is_empty());
-        let answer = response(Operation::ReadResponseOnly, 1, 1);
-        let _ = host.take(350_000, &answer, &[1]);
+        let packet = response(Operation::ReadResponseOnly, 1, 1);
+        let _ = host.take(350_000, &packet, &[1]);
         assert_eq!(host.statuses(), [Status::Success; 2]);
         // The missing request may have arrived, because the peer keeps those beyond it.
         assert!(host.drain(350_000).is_empty());
@@ -48,8 +48,8 @@ fn a_nak_of_a_peer_that_drops_beyond_an_outstanding_read() {
     assert_eq!(psns(&host.drain(500_000)), [17, 18, 19, 20]);
     ack_at(&mut host, 600_000, 18, SEQUENCE_ERROR);
     assert!(host.drain(600_000).is_empty());
-    let answer = response(Operation::ReadResponseOnly, 17, 1);
-    let _ = host.take(610_000, &answer, &[1]);
+    let packet = response(Operation::ReadResponseOnly, 17, 1);
+    let _ = host.take(610_000, &packet, &[1]);
     assert_eq!(psns(&host.drain(610_000)), [18, 19, 20]);
 }
 
@@ -78,8 +78,8 @@ fn f_12_late_responses_raise_the_tolerance() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
-/// After an answered READ, the next one is asked for as a test of whether the peer has kept it. A
-/// NAK says that it has not: everything is asked for again at once, not one READ at a time.
+/// After the response to a READ, the next one is asked for as a test of whether the peer has kept
+/// it. A NAK says that it has not: everything is asked for again at once, not one READ at a time.
 #[test]
 fn a_peer_that_drops_reads() {
     let mut host = in_flight(0);
@@ -139,15 +139,15 @@ fn f_12_responses_beyond_a_gap_are_kept() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
     let data = &host.driver.sent[0].data;
     assert!((0..5 * 1024).all(|i| data[i] == (i / 1024) as u8));
-    // The rest of the second answer contains nothing new.
+    // The rest of the second response contains nothing new.
     respond(&mut host, M, 2);
     respond(&mut host, L, 4);
     assert!(host.drain(0).is_empty());
     assert_eq!(host.requester.counters.retransmitted, 1);
 }
 
-/// Some peers (rdma_rxe) answer a request for the middle of a READ with MIDDLE and LAST, not as a
-/// READ of its own (C-07). That answer does not count as a late one, which would raise the
+/// Some peers (rdma_rxe) respond to a request for the middle of a READ with MIDDLE and LAST, not as
+/// a READ of its own (C-07). That response does not count as a late one, which would raise the
 /// tolerance of reordering.
 #[test]
 fn c_07_responses_that_continue() {
@@ -160,8 +160,8 @@ fn c_07_responses_that_continue() {
         host.drain(200_000);
         let mut now = 300_000;
         // The responses in the middle are missing.
-        let answers = [(1, if anew { F } else { M }), (4, M)];
-        for (first, again) in answers {
+        let responses = [(1, if anew { F } else { M }), (4, M)];
+        for (first, again) in responses {
             respond_at(&mut host, now, F, first);
             respond_at(&mut host, now, L, first + 2);
             assert!(host.drain(now).is_empty());
@@ -305,7 +305,7 @@ fn f_12_the_search_is_bounded() {
     }
 }
 
-/// Requests that answers beyond them acknowledge leave no gap: only READs have answers of their
+/// Requests that responses beyond them acknowledge leave no gap: only READs have responses of their
 /// own.
 #[test]
 fn f_12_no_gap_without_responses() {
@@ -347,7 +347,7 @@ fn f_12_a_gap_that_is_lost_again() {
     assert_eq!(host.statuses(), [Status::Success; 2]);
 }
 
-/// F-11, F-12: answers after an unanswered READ or atomic complete their requests in their turn,
+/// F-11, F-12: responses beyond a READ or atomic without one complete their requests in their turn,
 /// and the requests are not sent again.
 #[test]
 fn f_11_responses_beyond_a_gap_are_kept() {
@@ -367,7 +367,7 @@ fn f_11_responses_beyond_a_gap_are_kept() {
     assert_eq!(host.driver.sent[2].data, 9u64.to_ne_bytes());
 }
 
-/// An acknowledgement within a READ without an answer is not kept, because its turn never comes.
+/// An acknowledgement within a READ without a response is not kept, because its turn never comes.
 #[test]
 fn an_ack_for_a_read_is_not_kept() {
     let mut host = buffering_host();

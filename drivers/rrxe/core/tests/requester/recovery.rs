@@ -32,7 +32,7 @@ fn a_peer_that_buffers() {
     assert_eq!(host.requester.counters.retransmitted, 3);
 }
 
-/// An answer farther ahead than the largest window may be forged, and is not buffered.
+/// A response farther ahead than the largest window may be forged, and is not buffered.
 #[test]
 fn responses_from_far_ahead() {
     let mut host = buffering_host();
@@ -87,7 +87,7 @@ fn a_repair_that_is_due_asks_for_no_timer() {
     assert!(outcome.transmit && later(&host, 320_000));
     host.driver.room = None;
     assert_eq!(psns(&host.drain(320_000)), [2]);
-    // A repair that waits for the answer to the next READ uses a timer, for that time only.
+    // A repair that waits for the response to the next READ uses a timer, for that time only.
     let mut host = in_flight(0);
     for _ in 0..2 {
         post(&mut host, Op::Read, 1);
@@ -95,8 +95,8 @@ fn a_repair_that_is_due_asks_for_no_timer() {
     host.drain(200_000);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(300_000)), [1]);
-    let answer = response(Operation::ReadResponseOnly, 1, 1);
-    let _ = host.take(400_000, &answer, &[1]);
+    let packet = response(Operation::ReadResponseOnly, 1, 1);
+    let _ = host.take(400_000, &packet, &[1]);
     let at = host.requester.next_timeout().map(Time::ns).unwrap();
     assert!(at > 400_000 && host.drain(400_000).is_empty());
     host.driver.room = Some(0);
@@ -255,7 +255,7 @@ fn a_nak_causes_a_repair_at_once() {
     let mut host = in_flight(6);
     ack_at(&mut host, 300_000, 1, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(300_000)), [1]);
-    // Too early for an answer to the retransmission.
+    // Too early for a response to the retransmission.
     ack_at(&mut host, 340_000, 2, ACK);
     ack_at(&mut host, 350_000, 3, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(350_000)), [3]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Valid and invalid answers, and completions.
+//! Valid and invalid responses, and completions.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn f_10_strange_acknowledgements() {
     assert_eq!(host.requester.next_timeout(), None);
 }
 
-/// F-14: answers of the wrong kind.
+/// F-14: responses of the wrong kind.
 #[test]
 fn f_14_bad_responses() {
     let cases: [(Op, u32, Packet); 4] = [
@@ -44,7 +44,7 @@ fn f_14_bad_responses() {
     }
 }
 
-/// Checks that the answer fails the work request and the queue.
+/// Checks that the response fails the work request and the queue.
 fn bad_response(host: &mut Host, op: Op, length: u32, packet: &Packet) {
     post(host, op, length);
     post(host, Op::Send, 1);
@@ -107,7 +107,7 @@ fn f_14_read_responses_out_of_sequence() {
     assert_eq!(host.statuses(), [Status::BadResp]);
 }
 
-/// F-15: answers of the wrong length. (The harness panics if anything is placed out of bounds.)
+/// F-15: responses of the wrong length. (The harness panics if anything is placed out of bounds.)
 #[test]
 fn f_15_wrong_lengths() {
     let mtu = MTU as usize;
@@ -156,9 +156,9 @@ fn f_16_naks_end_the_queue() {
     }
 }
 
-/// A READ that is refused in the middle of its answer (the requester's side of G-28). Answers come
-/// in order, so the requester accepts only a NAK of the oldest missing one. A later NAK makes it
-/// ask for the READ again.
+/// A READ that is refused in the middle of its response (the requester's side of G-28). Responses
+/// come in order, so the requester accepts only a NAK of the oldest missing one. A later NAK makes
+/// it ask for the READ again.
 #[test]
 fn a_nak_within_a_read() {
     let refused = Syndrome::Nak(NakCode::RemoteAccess);
@@ -205,7 +205,7 @@ fn d_07_reserved_syndromes() {
     assert_eq!(host.statuses(), [Status::Success]);
 }
 
-/// F-18, F-19, F-20, F-22: one answer completes several work requests, in order.
+/// F-18, F-19, F-20, F-22: one response completes several work requests, in order.
 #[test]
 fn f_19_one_response_completes_many() {
     let mut host = host();
@@ -223,7 +223,7 @@ fn f_19_one_response_completes_many() {
     host.drain(0);
     ack(&mut host, 1, ACK);
     assert!(host.statuses().is_empty());
-    // The answer to the atomic acknowledges everything before it.
+    // The response to the atomic acknowledges everything before it.
     let _ = host.take(0, &atomic_ack(5, 77), &[]);
     assert_eq!(host.statuses(), [Status::Success; 4]);
     let reported: Vec<bool> = host

@@ -165,7 +165,7 @@ fn f_12_gap_is_asked_for_at_once() {
     let Ext::Reth(reth) = again.ext else { panic!() };
     assert_eq!(again.psn(), psn(1));
     assert_eq!((reth.va, reth.len), (BASE + 1024, 3 * MTU + 100));
-    // The rest of the first answer is useless, and no reason to ask again.
+    // The rest of the first response is useless, and no reason to ask again.
     let _ = host.take(
         0,
         &response(Operation::ReadResponseMiddle, 3, mtu),
@@ -173,7 +173,7 @@ fn f_12_gap_is_asked_for_at_once() {
     );
     let _ = host.take(0, &response(Operation::ReadResponseLast, 4, 100), &[5; 100]);
     assert!(host.drain(0).is_empty());
-    // The second answer starts in the middle (C-07: with FIRST).
+    // The second response starts in the middle (C-07: with FIRST).
     let _ = host.take(
         0,
         &response(Operation::ReadResponseFirst, 1, mtu),
@@ -386,8 +386,8 @@ fn e_09_progress_reloads() {
     assert!(host.error);
 }
 
-/// E-05, F-11: an RNR NAK beyond an unanswered READ or atomic does not acknowledge it: the
-/// requester asks for its answer again, at once unless it buffers answers. The refused request
+/// E-05, F-11: an RNR NAK beyond a READ or atomic without a response does not acknowledge it: the
+/// requester asks for the response again, at once unless it buffers responses. The refused request
 /// waits as long as the peer has said, from then on.
 #[test]
 fn e_05_rnr_beyond_an_outstanding_read() {
@@ -402,7 +402,7 @@ fn e_05_rnr_beyond_an_outstanding_read() {
         let _ = host.take(0, &nak, &[]);
         assert!(host.statuses().is_empty());
         if buffers {
-            // The answer may only be late.
+            // The response may only be late.
             assert!(host.drain(0).is_empty());
             assert_eq!(host.requester.next_timeout().map(Time::ns), Some(GAP_DELAY));
             expire(&mut host, GAP_DELAY);
@@ -410,18 +410,18 @@ fn e_05_rnr_beyond_an_outstanding_read() {
         assert_eq!(host.requester.counters.implied_naks, 1);
         assert_eq!(host.requester.counters.rnr_naks, 0);
         assert_eq!(psns(&host.drain(0)), [0], "the READ or atomic, and no more");
-        // Its answer does not end the wait.
+        // Its response does not end the wait.
         let deadline = wire::rnr_timer(14).ns();
         let now = deadline - 10_000;
         if op == Op::Read {
-            let answers = [
+            let operations = [
                 Operation::ReadResponseFirst,
                 Operation::ReadResponseMiddle,
                 Operation::ReadResponseLast,
             ];
-            for (n, answer) in answers.into_iter().enumerate() {
-                let answer = response(answer, n as u32, MTU as usize);
-                let _ = host.take(now, &answer, &[0; MTU as usize]);
+            for (n, operation) in operations.into_iter().enumerate() {
+                let packet = response(operation, n as u32, MTU as usize);
+                let _ = host.take(now, &packet, &[0; MTU as usize]);
             }
         } else {
             let _ = host.take(now, &atomic_ack(0, 7), &[]);
@@ -449,7 +449,7 @@ fn e_05_the_acknowledge_timer_does_not_end_the_wait() {
     let nak = acknowledge(psn(1), Syndrome::RnrNak { timer: 0 });
     let _ = host.take(0, &nak, &[]);
     while host.requester.counters.timeouts == 0 {
-        // The gap in the answers, a probe or the acknowledge timer.
+        // The gap in the responses, a probe or the acknowledge timer.
         let expiry = host.requester.next_timeout().map(Time::ns).unwrap();
         assert!(expiry < wire::rnr_timer(0).ns());
         let _ = host.timeout(expiry);

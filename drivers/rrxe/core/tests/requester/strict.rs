@@ -44,13 +44,13 @@ fn f_03_no_probes() {
 }
 
 /// F-07, LT02: a NAK causes the retransmission of everything from its PSN on, at once, whatever the
-/// answers to the first transmission say.
+/// responses to the first transmission say.
 #[test]
 fn f_07_nak_goes_back() {
     let (mut host, now) = measured(6);
     let _ = host.take(now, &acknowledge(psn(3), SEQUENCE_ERROR), &[]);
     assert_eq!(psns(&host.drain(now)), [3, 4, 5, 6]);
-    // An answer beyond the lost packet shows that the peer kept packets: acknowledged packets are
+    // A response beyond the lost packet shows that the peer kept packets: acknowledged packets are
     // not sent again.
     let _ = host.take(now, &acknowledge(psn(4), ACK), &[]);
     let _ = host.take(now, &acknowledge(psn(5), SEQUENCE_ERROR), &[]);

@@ -154,14 +154,14 @@ fn a_loss_without_a_queue_leaves_the_window() {
     assert_eq!(host.requester.counters.window_reductions, 0);
 }
 
-/// If the answer to a repair shows that the packet was late, not lost, the window has its old size
-/// again. The reduction has been counted.
+/// If the response to a repair shows that the packet was late, not lost, the window has its old
+/// size again. The reduction has been counted.
 #[test]
 fn a_late_packet_does_not_shrink_the_window() {
     let (mut host, first, now) = queueing();
     ack_at(&mut host, now, first, SEQUENCE_ERROR);
     assert_eq!(psns(&host.drain(now)), [first]);
-    // Too early for an answer to the retransmission.
+    // Too early for a response to the retransmission.
     ack_at(&mut host, now + 40_000, first + 255, ACK);
     assert_eq!(host.drain(now + 40_000).len(), 256);
     assert_eq!(host.requester.counters.window_reductions, 1);
@@ -234,7 +234,7 @@ fn the_window_to_a_peer_that_drops_is_without_queues() {
 }
 
 /// A peer that drops out-of-order packets is recognized even if all measured round trips contained
-/// queueing delay, so that the answers to repairs seem to come too early.
+/// queueing delay, so that the responses to repairs seem to come too early.
 #[test]
 fn a_peer_that_drops_is_recognized_behind_queues() {
     let (mut host, mut missing, mut now) = long_queues(1_000_000);

@@ -8,13 +8,13 @@ fn write(n: u32, va: u64) -> Packet {
     packet(O::WriteOnly, psn(n), reth(va, 4), 4)
 }
 
-/// Brings the memory in, and returns the answers that follow.
+/// Brings the memory in, and returns the responses that follow.
 fn bring_in(host: &mut Host) -> Vec<(Packet, Vec<u8>)> {
     host.driver.absent = false;
     let outcome = host.responder.on_memory_present();
-    let answers = host.drain(0);
-    assert_eq!(outcome.transmit, !answers.is_empty());
-    answers
+    let responses = host.drain(0);
+    assert_eq!(outcome.transmit, !responses.is_empty());
+    responses
 }
 
 /// The request is dropped without a NAK, and so are those after it. A NAK asks for it as soon as
@@ -34,9 +34,9 @@ fn a_nak_asks_for_the_packet_when_its_memory_is_present() {
 
         expect(&bring_in(&mut host), 0, SEQUENCE);
         assert!(bring_in(&mut host).is_empty());
-        let answers = ask(&mut host, &write(0, BASE));
+        let responses = ask(&mut host, &write(0, BASE));
         let kept = if host.responder.buffering { 5 } else { 0 };
-        expect(&answers, kept, ACK);
+        expect(&responses, kept, ACK);
         assert_eq!(host.driver.regions[0].bytes[..4], [0xaa; 4]);
     }
 }
@@ -64,8 +64,8 @@ fn an_atomic_is_executed_once() {
     assert_eq!(host.driver.atomics, 0);
     expect(&bring_in(&mut host), 0, SEQUENCE);
     for _ in 0..2 {
-        let answers = said(&ask(&mut host, &fetch_add(0, BASE, 4)));
-        assert_eq!(answers, [(0, O::AtomicAcknowledge, Some(ACK))]);
+        let responses = said(&ask(&mut host, &fetch_add(0, BASE, 4)));
+        assert_eq!(responses, [(0, O::AtomicAcknowledge, Some(ACK))]);
         // The response to the duplicate needs no memory.
         host.driver.absent = true;
     }
@@ -118,8 +118,8 @@ fn memory_of_an_atomic_write_is_absent() {
     host.driver.absent = true;
     assert!(ask(&mut host, &request).is_empty());
     expect(&bring_in(&mut host), 0, SEQUENCE);
-    let answers = said(&ask(&mut host, &request));
-    assert_eq!(answers, [(0, O::ReadResponseOnly, Some(ACK))]);
+    let responses = said(&ask(&mut host, &request));
+    assert_eq!(responses, [(0, O::ReadResponseOnly, Some(ACK))]);
     assert_eq!(host.driver.atomics, 1);
 }
 

@@ -15,9 +15,9 @@ fn send_and_its_completion() {
     last.bth.solicited = true;
     give(&mut host, &last, 3);
     // D-13: one acknowledgement for all three.
-    let answers = host.drain(0);
-    expect(&answers, 2, ACK);
-    let bth = answers[0].0.bth;
+    let responses = host.drain(0);
+    expect(&responses, 2, ACK);
+    let bth = responses[0].0.bth;
     assert!(!bth.solicited && !bth.ackreq && bth.migreq && bth.pad == 0);
     assert_eq!((bth.pkey, bth.dest_qpn), (0xffff, 101));
     let done = &host.driver.received[0];
@@ -198,15 +198,15 @@ fn a_40_migreq_is_ignored() {
     assert_eq!(host.driver.events, [ResponderEvent::CommEstablished]);
 }
 
-/// an unsolicited answer before Ready To Send.
+/// an unsolicited response before Ready To Send.
 #[test]
 fn a_38_responses_before_rts() {
     let mut host = host();
     host.requester.reset();
     host.requester.set_psn(START_PSN[0]);
     let dropped = host.requester.counters.dropped.get();
-    let answer = acknowledge(Psn::new(START_PSN[0]), ACK);
-    assert!(ask(&mut host, &answer).is_empty());
+    let response = acknowledge(Psn::new(START_PSN[0]), ACK);
+    assert!(ask(&mut host, &response).is_empty());
     assert_eq!(host.requester.counters.dropped, dropped + 1);
     assert!(!host.error);
 }
@@ -220,9 +220,9 @@ fn b_01_regions_at_the_responder() {
         let mut host = host();
         host.responder.set_psn(expected.get());
         let at = |psn: Psn| packet(O::SendOnly, psn, Ext::None, 4);
-        let last = |answers: Vec<(Packet, Vec<u8>)>| {
-            let [(packet, _)] = &answers[..] else {
-                panic!("{answers:?}")
+        let last = |responses: Vec<(Packet, Vec<u8>)>| {
+            let [(packet, _)] = &responses[..] else {
+                panic!("{responses:?}")
             };
             let Ext::Aeth(aeth) = packet.ext else {
                 panic!("{packet:?}")
@@ -230,8 +230,8 @@ fn b_01_regions_at_the_responder() {
             (packet.psn(), Syndrome::decode(aeth.syndrome))
         };
         for n in [1, 2, 1 << 23] {
-            let answer = last(ask(&mut host, &at(expected.sub(n))));
-            assert_eq!(answer, (expected.prev(), ACK), "{n} before {expected:?}");
+            let response = last(ask(&mut host, &at(expected.sub(n))));
+            assert_eq!(response, (expected.prev(), ACK), "{n} before {expected:?}");
         }
         for n in [1, 2, (1 << 23) - 1] {
             // Each packet is the first early one.
@@ -239,8 +239,8 @@ fn b_01_regions_at_the_responder() {
             host.responder.set_psn(expected.get());
             host.responder.dest_qpn = 101;
             host.responder.start();
-            let answer = last(ask(&mut host, &at(expected.add(n))));
-            assert_eq!(answer, (expected, SEQUENCE), "{n} after {expected:?}");
+            let response = last(ask(&mut host, &at(expected.add(n))));
+            assert_eq!(response, (expected, SEQUENCE), "{n} after {expected:?}");
         }
         host.post_recv(0, 64);
         assert_eq!(last(ask(&mut host, &at(expected))), (expected, ACK));

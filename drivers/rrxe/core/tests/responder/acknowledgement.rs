@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Acknowledgements, RNR NAKs and other answers: their PSNs, message numbers and header fields.
+//! Acknowledgements, RNR NAKs and other responses: their PSNs, message numbers and header fields.
 
 use super::*;
 use rrxe_testkit::{Random, NO_IP, NO_UDP};
 
-/// B-13, E-01, E-03: an RNR NAK, and no other answer until it is resolved.
+/// B-13, E-01, E-03: an RNR NAK, and no other response until it is resolved.
 #[test]
 fn b_13_rnr() {
     let mut host = host();
@@ -59,11 +59,11 @@ fn b_04_psns_and_msn() {
     give(&mut host, &packet(O::WriteOnly, psn(7), reth(0, 0), 0), 0);
     assert_eq!(host.responder.expected_psn(), psn(8).get());
     assert_eq!(host.responder.msn.get(), 5);
-    // D-03, D-04, D-12: answers in order, and READs with their own.
-    let answers = host.drain(0);
+    // D-03, D-04, D-12: responses in order, and READs with their own.
+    let responses = host.drain(0);
     let ack = Some(ACK);
     assert_eq!(
-        said(&answers),
+        said(&responses),
         [
             (2, O::ReadResponseFirst, ack),
             (3, O::ReadResponseMiddle, None),
@@ -73,8 +73,8 @@ fn b_04_psns_and_msn() {
             (7, O::Acknowledge, ack),
         ]
     );
-    assert_eq!(msn(&answers[5].0), 5);
-    assert!(answers
+    assert_eq!(msn(&responses[5].0), 5);
+    assert!(responses
         .iter()
         .all(|(p, _)| !p.bth.ackreq && !p.bth.solicited));
 }
@@ -102,9 +102,9 @@ fn no_room() {
     host.driver.room = Some(1);
     assert!(host.transmit(0));
     host.driver.room = Some(8);
-    let answers = host.drain(0);
+    let responses = host.drain(0);
     assert_eq!(
-        answers.iter().map(|(p, _)| says(p).0).collect::<Vec<_>>(),
+        responses.iter().map(|(p, _)| says(p).0).collect::<Vec<_>>(),
         [0, 1, 2]
     );
 }
@@ -116,22 +116,22 @@ fn a_response_acknowledges() {
     host.post_recv(0, 64);
     give(&mut host, &send(0), 0);
     give(&mut host, &read(1, BASE, 4), 0);
-    let answers = host.drain(0);
-    assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
+    let responses = host.drain(0);
+    assert_eq!(said(&responses), [(1, O::ReadResponseOnly, Some(ACK))]);
 }
 
-/// partition and path fields of every answer.
+/// partition and path fields of every response.
 #[test]
 fn a_30_a_41_responses() {
     let mut host = host();
     host.post_recv(0, 64);
-    let mut answers = ask(&mut host, &send(0));
-    answers.extend(ask(&mut host, &read(1, BASE, 3 * MTU as u32)));
-    answers.extend(ask(&mut host, &fetch_add(4, BASE, 1)));
-    answers.extend(ask(&mut host, &send(6)));
-    answers.extend(ask(&mut host, &send(5)));
-    assert_eq!(answers.len(), 7);
-    for (packet, _) in answers {
+    let mut responses = ask(&mut host, &send(0));
+    responses.extend(ask(&mut host, &read(1, BASE, 3 * MTU as u32)));
+    responses.extend(ask(&mut host, &fetch_add(4, BASE, 1)));
+    responses.extend(ask(&mut host, &send(6)));
+    responses.extend(ask(&mut host, &send(5)));
+    assert_eq!(responses.len(), 7);
+    for (packet, _) in responses {
         assert_eq!(packet.bth.pkey, 0xffff);
         assert!(packet.bth.migreq);
         assert_eq!((packet.bth.dest_qpn, packet.bth.version), (101, 0));
@@ -149,13 +149,13 @@ fn b_06_read_across_the_wrap() {
     }
     let len = 4 * MTU as u32 + 3;
     let first = Psn::new(0xff_fffe);
-    let answers = ask(
+    let responses = ask(
         &mut host,
         &packet(O::ReadRequest, first, reth(BASE, len), 0),
     );
-    let psns: Vec<u32> = answers.iter().map(|(p, _)| p.psn().get()).collect();
+    let psns: Vec<u32> = responses.iter().map(|(p, _)| p.psn().get()).collect();
     assert_eq!(psns, [0xff_fffe, 0xff_ffff, 0, 1, 2]);
-    let bytes: Vec<u8> = answers.into_iter().flat_map(|(_, data)| data).collect();
+    let bytes: Vec<u8> = responses.into_iter().flat_map(|(_, data)| data).collect();
     assert_eq!(bytes, host.driver.regions[0].bytes[..len as usize]);
     assert_eq!(host.responder.expected_psn(), 3);
     // Again, from after the wrap on.
@@ -165,12 +165,12 @@ fn b_06_read_across_the_wrap() {
         reth(BASE + 3 * MTU as u64, MTU as u32 + 3),
         0,
     );
-    let answers = ask(&mut host, &rest);
-    let psns: Vec<u32> = answers.iter().map(|(p, _)| p.psn().get()).collect();
+    let responses = ask(&mut host, &rest);
+    let psns: Vec<u32> = responses.iter().map(|(p, _)| p.psn().get()).collect();
     assert_eq!(psns, [1, 2]);
 }
 
-/// B-13: during the RNR wait of its peer, the responder answers only the refused request and
+/// B-13: during the RNR wait of its peer, the responder responds only to the refused request and
 /// duplicates.
 #[test]
 fn b_13_duplicates_during_an_rnr_wait() {
@@ -187,7 +187,7 @@ fn b_13_duplicates_during_an_rnr_wait() {
 }
 
 /// D-01: every packet that asks for an acknowledgement gets one that covers its PSN, regardless of
-/// how many packets were handled before the answer. Packets that do not ask get none.
+/// how many packets were handled before the response. Packets that do not ask get none.
 #[test]
 fn d_01_each_request_for_an_acknowledgement() {
     for mask in 0..64u32 {
@@ -198,17 +198,17 @@ fn d_01_each_request_for_an_acknowledgement() {
             packet.bth.ackreq = (mask >> n) & 1 != 0;
             give(&mut host, &packet, 0);
         }
-        let answers = host.drain(0);
+        let responses = host.drain(0);
         if mask == 0 {
-            assert!(answers.is_empty());
+            assert!(responses.is_empty());
         } else {
-            // D-03: coalesced, because no request in between has an answer of its own.
-            expect(&answers, 5, ACK);
+            // D-03: coalesced, because no request in between has a response of its own.
+            expect(&responses, 5, ACK);
         }
     }
 }
 
-/// D-04: without loss, the PSNs of the answers never go back, for any mix of requests.
+/// D-04: without loss, the PSNs of the responses never go back, for any mix of requests.
 #[test]
 fn d_04_responses_in_order() {
     let mut random = Random::new(4);
@@ -217,7 +217,7 @@ fn d_04_responses_in_order() {
         host.budget = 1 + random.below(4);
         host.responder.set_resources(vec![Resource::default(); 16]);
         let mut n = 0;
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for message in 0..30 {
             host.post_recv(0, 64);
             match random.below(4) {
@@ -234,18 +234,18 @@ fn d_04_responses_in_order() {
                     n += 1;
                 }
             }
-            // Keep the number of unanswered READs and atomics within the limit.
+            // Keep the number of outstanding READs and atomics within the limit.
             if message % 16 == 15 || random.chance(500) {
-                answers.extend(host.drain(0));
+                responses.extend(host.drain(0));
             }
         }
-        answers.extend(host.drain(0));
+        responses.extend(host.drain(0));
         assert!(!host.error);
-        let psns: Vec<u32> = answers.iter().map(|(p, _)| says(p).0).collect();
+        let psns: Vec<u32> = responses.iter().map(|(p, _)| says(p).0).collect();
         assert!(psns.windows(2).all(|w| w[0] < w[1]), "{psns:?}");
         assert_eq!(psns.last(), Some(&(n - 1)));
-        // D-08: the last answer contains the number of messages.
-        let last = &answers.last().unwrap().0;
+        // D-08: the last response contains the number of messages.
+        let last = &responses.last().unwrap().0;
         assert_eq!(msn(last), 30);
     }
 }
@@ -258,8 +258,8 @@ fn d_08_msn_wraps() {
         give(&mut host, &packet(O::WriteOnly, psn(n), reth(0, 0), 0), 0);
     }
     assert_eq!(host.responder.msn.get(), 3);
-    let answers = host.drain(0);
-    assert_eq!(msn(&answers[0].0), 3);
+    let responses = host.drain(0);
+    assert_eq!(msn(&responses[0].0), 3);
 }
 
 /// D-11: a refused message does not count.
@@ -280,9 +280,9 @@ fn d_11_refused_messages_do_not_count() {
         let mut host = host();
         host.post_recv(0, 64);
         expect(&ask(&mut host, &send(0)), 0, ACK);
-        let answers = ask(&mut host, &packet);
-        assert_eq!(answers.len(), 1, "{packet:?}");
-        assert_eq!(msn(&answers[0].0), 1, "{packet:?}");
+        let responses = ask(&mut host, &packet);
+        assert_eq!(responses.len(), 1, "{packet:?}");
+        assert_eq!(msn(&responses[0].0), 1, "{packet:?}");
     }
 }
 

@@ -14,7 +14,7 @@ fn request(host: &mut Host, now: u64, packet: &Packet) -> bool {
         .transmit
 }
 
-/// Returns a host whose consumer has answered enough requests in time, and the number of the next
+/// Returns a host whose consumer has replied to enough requests in time, and the number of the next
 /// request.
 fn delaying() -> (Host, u32) {
     let mut host = host();
@@ -39,9 +39,9 @@ fn an_acknowledgement_is_sent_with_the_reply() {
         assert_eq!(host.responder.next_timeout().map(Time::ns), Some(5 + DELAY));
         assert!(host.drain(6).is_empty());
         let taken = host.responder.on_reply(Time::from_ns(7)).expect("it waits");
-        let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
-        assert_eq!(says(&answer), (number, O::Acknowledge, Some(ACK)));
-        assert_eq!(answer.bth.dest_qpn, 101);
+        let ack = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
+        assert_eq!(says(&ack), (number, O::Acknowledge, Some(ACK)));
+        assert_eq!(ack.bth.dest_qpn, 101);
         // The responder considers it sent.
         assert_eq!(host.responder.next_timeout(), None);
         assert!(
@@ -103,8 +103,8 @@ fn requests_that_arrive_together_wait_for_one_reply() {
         assert!(!request(&mut host, 5, &send(number)));
     }
     let taken = host.responder.on_reply(Time::from_ns(7)).expect("it waits");
-    let answer = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
-    assert_eq!(says(&answer), (next + 2, O::Acknowledge, Some(ACK)));
+    let ack = Packet::parse(taken.header(), taken.udp_payload_len()).expect("a packet");
+    assert_eq!(says(&ack), (next + 2, O::Acknowledge, Some(ACK)));
     assert!(host.drain(5 + DELAY).is_empty() && host.responder.next_timeout().is_none());
 }
 
@@ -143,7 +143,7 @@ fn a_late_consumer_gets_no_delay() {
         assert!(request(&mut host, 1, &send(number)));
         expect(&host.drain(1), number, ACK);
         assert_eq!(host.responder.on_reply(Time::from_ns(1 + DELAY)), None);
-        // Messages that answer no request do not count.
+        // Messages that reply to no request do not count.
         assert_eq!(host.responder.on_reply(Time::from_ns(1)), None);
     }
 }

@@ -69,32 +69,32 @@ fn send(n: u32) -> Packet {
     packet(O::SendOnly, psn(n), Ext::None, 4)
 }
 
-/// Takes a packet with a payload of `fill`, without polling for answers.
+/// Takes a packet with a payload of `fill`, without polling for responses.
 fn give(host: &mut Host, packet: &Packet, fill: u8) {
     let _ = host.take(0, packet, &vec![fill; packet.payload_len as usize]);
 }
 
-/// Takes a packet and returns the answers.
+/// Takes a packet and returns the responses.
 fn ask(host: &mut Host, packet: &Packet) -> Vec<(Packet, Vec<u8>)> {
     give(host, packet, 0xaa);
     host.drain(0)
 }
 
-/// Returns the PSN index, operation and syndrome (if any) of an answer.
-fn says(answer: &Packet) -> (u32, O, Option<Syndrome>) {
-    let syndrome = match answer.ext {
+/// Returns the PSN index, operation and syndrome (if any) of a response.
+fn says(response: &Packet) -> (u32, O, Option<Syndrome>) {
+    let syndrome = match response.ext {
         Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => Some(Syndrome::decode(aeth.syndrome)),
         _ => None,
     };
-    (answer.psn().since(psn(0)), answer.operation, syndrome)
+    (response.psn().since(psn(0)), response.operation, syndrome)
 }
 
-fn said(answers: &[(Packet, Vec<u8>)]) -> Vec<(u32, O, Option<Syndrome>)> {
-    answers.iter().map(|(packet, _)| says(packet)).collect()
+fn said(responses: &[(Packet, Vec<u8>)]) -> Vec<(u32, O, Option<Syndrome>)> {
+    responses.iter().map(|(packet, _)| says(packet)).collect()
 }
 
-fn msn(answer: &Packet) -> u32 {
-    match answer.ext {
+fn msn(response: &Packet) -> u32 {
+    match response.ext {
         Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => aeth.msn.get(),
         _ => panic!("no AETH"),
     }
@@ -102,8 +102,8 @@ fn msn(answer: &Packet) -> u32 {
 
 /// Expects exactly one ACKNOWLEDGE.
 #[track_caller]
-fn expect(answers: &[(Packet, Vec<u8>)], n: u32, syndrome: Syndrome) {
-    assert_eq!(said(answers), [(n, O::Acknowledge, Some(syndrome))]);
+fn expect(responses: &[(Packet, Vec<u8>)], n: u32, syndrome: Syndrome) {
+    assert_eq!(said(responses), [(n, O::Acknowledge, Some(syndrome))]);
 }
 
 fn statuses(host: &Host) -> Vec<Status> {

@@ -24,15 +24,15 @@ fn atomic_write(n: u32, va: u64, len: u32, payload: usize) -> Packet {
     packet(O::AtomicWrite, psn(n), reth(va, len), payload)
 }
 
-/// Expects the answer to both: an empty READ RESPONSE ONLY.
+/// Expects the response to both: an empty READ RESPONSE ONLY.
 #[track_caller]
-fn expect_done(answers: &[(Packet, Vec<u8>)], n: u32, messages: u32) {
-    assert_eq!(said(answers), [(n, O::ReadResponseOnly, Some(ACK))]);
-    assert!(answers[0].1.is_empty());
-    assert_eq!(msn(&answers[0].0), messages);
+fn expect_done(responses: &[(Packet, Vec<u8>)], n: u32, messages: u32) {
+    assert_eq!(said(responses), [(n, O::ReadResponseOnly, Some(ACK))]);
+    assert!(responses[0].1.is_empty());
+    assert_eq!(msn(&responses[0].0), messages);
 }
 
-/// G-26, B-05, D-08: a FLUSH takes a PSN, counts as a message, and is executed before its answer.
+/// G-26, B-05, D-08: a FLUSH takes a PSN, counts as a message, and is executed before its response.
 #[test]
 fn g_26_flush() {
     let mut host = host();
@@ -81,7 +81,7 @@ fn g_26_flush_comes_after_writes() {
     give(&mut host, &flush(1, BASE, 4), 0);
     assert_eq!(host.driver.regions[0].bytes[..4], [5; 4]);
     assert_eq!(host.driver.flushes.len(), 1);
-    // D-03: its answer acknowledges the WRITE.
+    // D-03: its response acknowledges the WRITE.
     expect_done(&host.drain(0), 1, 2);
 }
 
@@ -125,11 +125,11 @@ fn g_26_invalid_flushes() {
         let mut host = host();
         host.responder.set_access(false, false, false);
         host.responder.set_flush_access(global, persistent);
-        let answers = ask(&mut host, &with(placement, Feth::RANGE, len));
+        let responses = ask(&mut host, &with(placement, Feth::RANGE, len));
         if right {
-            expect_done(&answers, 0, 1);
+            expect_done(&responses, 0, 1);
         } else {
-            expect(&answers, 0, INVALID);
+            expect(&responses, 0, INVALID);
         }
     }
     // G-02: in the middle of a message.
@@ -198,11 +198,11 @@ fn g_25_invalid_atomic_writes() {
     for (write, atomic) in [(false, true), (true, false)] {
         let mut host = host();
         host.responder.set_access(true, write, atomic);
-        let answers = ask(&mut host, &atomic_write(0, BASE, 8, 8));
+        let responses = ask(&mut host, &atomic_write(0, BASE, 8, 8));
         if write {
-            expect_done(&answers, 0, 1);
+            expect_done(&responses, 0, 1);
         } else {
-            expect(&answers, 0, INVALID);
+            expect(&responses, 0, INVALID);
         }
     }
     // G-10
@@ -211,7 +211,7 @@ fn g_25_invalid_atomic_writes() {
     expect(&ask(&mut host, &atomic_write(0, end, 8, 8)), 0, ACCESS);
 }
 
-/// C-10: neither is executed again. C-09, C-13: both are answered again while stored.
+/// C-10: neither is executed again. C-09, C-13: both responses are repeated while stored.
 #[test]
 fn c_10_duplicates() {
     let mut host = host();
@@ -254,9 +254,9 @@ fn c_14_outstanding() {
         give(&mut host, &flush(n, BASE, 8), 0);
     }
     assert_eq!(host.driver.flushes.len(), 2);
-    let answers: Vec<u32> = host.drain(0).iter().map(|(p, _)| says(p).0).collect();
+    let responses: Vec<u32> = host.drain(0).iter().map(|(p, _)| says(p).0).collect();
     // The third was dropped; the fourth was early.
-    assert_eq!(answers, [0, 1, 2]);
+    assert_eq!(responses, [0, 1, 2]);
     for n in 2..4 {
         expect_done(&ask(&mut host, &flush(n, BASE, 8)), n, n + 1);
     }
@@ -264,8 +264,8 @@ fn c_14_outstanding() {
     give(&mut host, &read(4, BASE, 8), 0);
     give(&mut host, &read(5, BASE, 8), 0);
     give(&mut host, &atomic_write(6, BASE, 8, 8), 0);
-    let answers = host.drain(0);
-    assert_eq!(says(&answers[2].0), (6, O::Acknowledge, Some(INVALID)));
+    let responses = host.drain(0);
+    assert_eq!(says(&responses[2].0), (6, O::Acknowledge, Some(INVALID)));
 }
 
 /// A driver that implements neither refuses both.

@@ -90,10 +90,10 @@ fn g_01_invalid_requests() {
     for (start, operation, ext, len) in cases {
         let (mut host, n) = start();
         let open = n == 1 && host.driver.regions[0].bytes[0] == 0;
-        let answers = ask(&mut host, &packet(operation, psn(n), ext, len));
+        let responses = ask(&mut host, &packet(operation, psn(n), ext, len));
         let what = format!("{operation:?} {ext:?} {len} at {n}");
         assert_eq!(
-            said(&answers),
+            said(&responses),
             [(n, O::Acknowledge, Some(INVALID))],
             "{what}"
         );
@@ -106,7 +106,7 @@ fn g_01_invalid_requests() {
                 "{what}"
             );
         }
-        // No request is answered anymore.
+        // No request gets a response anymore.
         assert!(ask(&mut host, &send(n)).is_empty(), "{what}");
     }
 }
@@ -135,8 +135,8 @@ fn g_09_zero_length() {
         1,
         ACK,
     );
-    let answers = ask(&mut host, &read(2, 1, 0));
-    assert_eq!(said(&answers), [(2, O::ReadResponseOnly, Some(ACK))]);
+    let responses = ask(&mut host, &read(2, 1, 0));
+    assert_eq!(said(&responses), [(2, O::ReadResponseOnly, Some(ACK))]);
     assert_eq!(host.driver.received[0].completion.byte_len, 0);
 }
 
@@ -303,7 +303,7 @@ fn g_22_send_with_invalidate() {
     assert_ne!(statuses(&host)[1], Status::Success);
 }
 
-/// G-22: requests before a failed invalidation are answered, and there is no NAK.
+/// G-22: requests before a failed invalidation get their responses, and there is no NAK.
 #[test]
 fn g_22_responses_before_a_failed_invalidation() {
     let mut host = host();
@@ -317,8 +317,8 @@ fn g_22_responses_before_a_failed_invalidation() {
         &packet(O::SendOnlyInvalidate, psn(2), invalidate, 4),
         0,
     );
-    let answers = host.drain(0);
-    assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
+    let responses = host.drain(0);
+    assert_eq!(said(&responses), [(1, O::ReadResponseOnly, Some(ACK))]);
     assert!(host.error);
     assert_eq!(statuses(&host), [Status::Success, Status::RemInvReq]);
     assert!(host.driver.regions[0].valid);

@@ -14,13 +14,13 @@ fn write(n: u32, at: u64, ackreq: bool) -> Packet {
 /// Time after which a gap is reported.
 const GAP_DELAY: u64 = 100_000;
 
-/// Takes a packet at this time and returns the answers.
+/// Takes a packet at this time and returns the responses.
 fn ask_at(host: &mut Host, now: u64, packet: &Packet) -> Vec<(Packet, Vec<u8>)> {
     let _ = host.take(now, packet, &vec![0xaa; packet.payload_len as usize]);
     host.drain(now)
 }
 
-/// Expects no answer to WRITEs with these numbers.
+/// Expects no response to WRITEs with these numbers.
 #[track_caller]
 fn silent(host: &mut Host, numbers: impl IntoIterator<Item = u32>) {
     for n in numbers {
@@ -41,9 +41,9 @@ fn b_14_buffered_until_its_turn() {
     assert!(host.driver.regions[0].bytes.iter().all(|byte| *byte == 0));
     assert!(host.driver.received.is_empty());
     assert_eq!(host.responder.msn.get(), 0);
-    let answers = ask(&mut host, &write(0, 0, true));
-    expect(&answers, 4, ACK);
-    assert_eq!(msn(&answers[0].0), 5);
+    let responses = ask(&mut host, &write(0, 0, true));
+    expect(&responses, 4, ACK);
+    assert_eq!(msn(&responses[0].0), 5);
     assert_eq!(statuses(&host), [Status::Success]);
     for n in [0, 2, 3, 4] {
         assert_eq!(host.driver.regions[0].bytes[n * 8], 0xaa);
@@ -361,18 +361,19 @@ fn beyond_a_read() {
     let mut host = buffering_host();
     let len = 600 * MTU as u32;
     assert!(ask(&mut host, &write(600, 0, true)).is_empty());
-    let answers = ask(&mut host, &read(0, BASE, len));
-    assert_eq!(answers.len(), 601);
-    assert_eq!(says(&answers[600].0), (600, O::Acknowledge, Some(ACK)));
+    let responses = ask(&mut host, &read(0, BASE, len));
+    assert_eq!(responses.len(), 601);
+    assert_eq!(says(&responses[600].0), (600, O::Acknowledge, Some(ACK)));
 }
 
-/// B-13: after an RNR NAK the peer retransmits everything: no request is buffered or answered.
+/// B-13: after an RNR NAK the peer retransmits everything: no request is buffered or gets a
+/// response.
 #[test]
 fn b_13_nothing_is_buffered_after_an_rnr_nak() {
     let mut host = buffering_host();
-    let answers = ask(&mut host, &send(0));
+    let responses = ask(&mut host, &send(0));
     assert!(matches!(
-        said(&answers)[..],
+        said(&responses)[..],
         [(0, O::Acknowledge, Some(Syndrome::RnrNak { .. }))]
     ));
     assert!(ask(&mut host, &send(1)).is_empty());

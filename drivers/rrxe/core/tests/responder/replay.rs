@@ -169,7 +169,7 @@ fn c_12_other_atomic_write() {
     assert_eq!(ask(&mut host, &write(0)), first);
 }
 
-/// C-10: of two atomics with one PSN, 2^24 PSNs apart, the newer one is answered again.
+/// C-10: of two atomics with one PSN, 2^24 PSNs apart, the response to the newer one is repeated.
 #[test]
 fn c_10_the_newest_of_two_with_one_psn() {
     let mut host = host();
@@ -185,7 +185,7 @@ fn c_10_the_newest_of_two_with_one_psn() {
     assert!(ask(&mut host, &fetch_add(0, BASE, 5)).is_empty());
 }
 
-/// C-13: a smaller or larger number of resources keeps the pending answers and the possible
+/// C-13: a smaller or larger number of resources keeps the pending responses and the possible
 /// replays.
 #[test]
 fn c_13_changed_number_of_resources() {
@@ -199,9 +199,9 @@ fn c_13_changed_number_of_resources() {
         for n in 0..5 {
             let again = ask(&mut host, &fetch_add(n, BASE, 5));
             if n + room.min(4) >= 6 {
-                let original = |answers: &[(Packet, Vec<u8>)]| match answers[0].0.ext {
+                let original = |responses: &[(Packet, Vec<u8>)]| match responses[0].0.ext {
                     Ext::AtomicAck(_, ack) => ack.original,
-                    _ => panic!("no answer to an atomic"),
+                    _ => panic!("no response to an atomic"),
                 };
                 assert_eq!(original(&again), original(&first[n as usize]));
             } else {
@@ -228,18 +228,18 @@ fn c_14_too_many() {
         for n in 0..=max {
             give(&mut host, &read(n, BASE, 1), 0);
         }
-        let answers = host.drain(0);
-        assert_eq!(answers.len() as u32, max + 1);
+        let responses = host.drain(0);
+        assert_eq!(responses.len() as u32, max + 1);
         assert_eq!(
-            says(&answers[max as usize].0),
+            says(&responses[max as usize].0),
             (max, O::Acknowledge, Some(INVALID))
         );
         assert!(host.error);
     }
 }
 
-/// C-17: a duplicate READ while its answer is being sent. Every burst of responses is in order, and
-/// every byte is correct.
+/// C-17: a duplicate READ while its response is being sent. Every burst of responses is in order,
+/// and every byte is correct.
 #[test]
 fn c_17_duplicate_during_the_response() {
     let mut host = filled();
@@ -248,12 +248,12 @@ fn c_17_duplicate_during_the_response() {
     host.budget = 4;
     host.transmit(0);
     give(&mut host, &read(0, BASE, len), 0);
-    let answers = host.drain(0);
-    let indices: Vec<u32> = answers.iter().map(|(p, _)| says(p).0).collect();
+    let responses = host.drain(0);
+    let indices: Vec<u32> = responses.iter().map(|(p, _)| says(p).0).collect();
     assert_eq!(indices, [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    assert_eq!(answers[4].0.operation, O::ReadResponseFirst);
-    assert_eq!(answers[13].0.operation, O::ReadResponseLast);
-    for (packet, payload) in &answers {
+    assert_eq!(responses[4].0.operation, O::ReadResponseFirst);
+    assert_eq!(responses[13].0.operation, O::ReadResponseLast);
+    for (packet, payload) in &responses {
         let at = says(packet).0 as usize * MTU;
         assert_eq!(*payload, host.driver.regions[0].bytes[at..at + MTU]);
     }
@@ -269,7 +269,7 @@ fn c_18_replay_without_memory() {
     assert!(!host.error);
 }
 
-/// G-28: access to the memory ends in the middle of the answer.
+/// G-28: access to the memory ends in the middle of the response.
 #[test]
 fn g_28_memory_is_deregistered_during_the_response() {
     let mut host = host();
@@ -277,9 +277,9 @@ fn g_28_memory_is_deregistered_during_the_response() {
     host.budget = 3;
     host.transmit(0);
     host.driver.regions[0].valid = false;
-    let answers = host.drain(0);
-    assert_eq!(answers.len(), 4);
-    assert_eq!(says(&answers[3].0), (3, O::Acknowledge, Some(ACCESS)));
+    let responses = host.drain(0);
+    assert_eq!(responses.len(), 4);
+    assert_eq!(says(&responses[3].0), (3, O::Acknowledge, Some(ACCESS)));
     assert!(host.error);
     assert!(host.driver.events.contains(&ResponderEvent::AccessError));
 }
@@ -334,7 +334,7 @@ fn c_05_a_duplicate_read_reads_memory_again() {
     assert_eq!(msn(&again[0].0), 1);
 }
 
-/// C-10: the stored answer belongs to that operation, not to another one with its PSN.
+/// C-10: the stored response belongs to that operation, not to another one with its PSN.
 #[test]
 fn c_10_another_operation_with_its_psn() {
     let mut host = host();
@@ -360,10 +360,10 @@ fn c_14_until_the_last_response() {
     host.budget = 1;
     host.transmit(0);
     give(&mut host, &read(4, BASE, 1), 0);
-    let answers = host.drain(0);
+    let responses = host.drain(0);
     // D-03: the response is completed before the refusal.
     assert_eq!(
-        said(&answers),
+        said(&responses),
         [
             (2, O::ReadResponseFirst, Some(ACK)),
             (3, O::ReadResponseLast, Some(ACK)),
@@ -382,10 +382,10 @@ fn c_17_two_reads() {
     host.transmit(0);
     give(&mut host, &read(1, BASE + MTU as u64, MTU as u32), 0);
     give(&mut host, &read(2, BASE + 4096, 2 * MTU as u32), 0);
-    let answers = host.drain(0);
+    let responses = host.drain(0);
     let ack = Some(ACK);
     assert_eq!(
-        said(&answers)[3..],
+        said(&responses)[3..],
         [
             (1, O::ReadResponseOnly, ack),
             (2, O::ReadResponseFirst, ack),
@@ -394,8 +394,8 @@ fn c_17_two_reads() {
     );
 }
 
-/// C-18: a failure of the original, while it is being answered, is reported to the peer (G-28). A
-/// failure of a replay, while others wait, loses only the replay.
+/// C-18: a failure of the original, while its response is being sent, is reported to the peer
+/// (G-28). A failure of a replay, while others wait, loses only the replay.
 #[test]
 fn c_18_only_the_replay_is_lost() {
     let mut host = filled();
@@ -403,7 +403,7 @@ fn c_18_only_the_replay_is_lost() {
     host.driver.regions[0].valid = false;
     give(&mut host, &read(0, BASE, 4), 0);
     give(&mut host, &read(1, 0, 0), 0);
-    let answers = host.drain(0);
-    assert_eq!(said(&answers), [(1, O::ReadResponseOnly, Some(ACK))]);
+    let responses = host.drain(0);
+    assert_eq!(said(&responses), [(1, O::ReadResponseOnly, Some(ACK))]);
     assert!(!host.error);
 }

@@ -81,7 +81,7 @@ fn wrong_keys_are_counted() {
     assert_eq!(host.driver.regions[0].bytes[..4], [0xaa; 4]);
 }
 
-/// E-12, H-01: no error causes an answer.
+/// E-12, H-01: no error causes a response.
 #[test]
 fn e_12_uc_drops() {
     let mut host = uc();
@@ -181,7 +181,7 @@ fn unreliable_services_end_to_end() {
     }
 }
 
-/// H-01: no opcode has an answer, in any state of a message.
+/// H-01: no opcode has a response, in any state of a message.
 #[test]
 fn h_01_never_a_response() {
     for operation in [

@@ -19,14 +19,14 @@ fn xrc(operation: O, n: u32, srqn: u32, ext: Ext, len: usize) -> Packet {
 }
 
 /// Each request is executed like one of RC, receive work requests come from the queue that it
-/// names, and the answers have XRC's class.
+/// names, and the responses have XRC's class.
 #[test]
 fn requests_of_every_kind() {
     let mut host = target();
     for n in 0..4 {
         host.post_recv(n, 2 * MTU);
     }
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     let atomic = AtomicEth {
         va: BASE,
         rkey: RKEY,
@@ -46,9 +46,9 @@ fn requests_of_every_kind() {
         // A plain WRITE takes no receive work request from any queue.
         xrc(O::WriteOnly, 8, 0, reth(BASE, 4), 4),
     ] {
-        answers.extend(ask(&mut host, &packet));
+        responses.extend(ask(&mut host, &packet));
     }
-    let operations: Vec<O> = answers.iter().map(|(p, _)| p.operation).collect();
+    let operations: Vec<O> = responses.iter().map(|(p, _)| p.operation).collect();
     assert_eq!(
         operations,
         [
@@ -63,7 +63,7 @@ fn requests_of_every_kind() {
             O::Acknowledge,
         ]
     );
-    for (packet, _) in &answers {
+    for (packet, _) in &responses {
         assert_eq!(packet.bth.opcode.0 >> 5, 5);
         assert_eq!(packet.xrc_srqn, 0);
     }

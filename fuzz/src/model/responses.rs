@@ -66,7 +66,7 @@ impl Model {
             return None;
         }
         while let Some(which) = self.state.executed.iter().position(|e| e.owed.is_some()) {
-            match self.answer(which) {
+            match self.response(which) {
                 Some(said) => return Some(said),
                 None => self.gone(which),
             }
@@ -83,7 +83,7 @@ impl Model {
     }
 
     /// Returns the next packet of a response, or `None` if the memory is inaccessible.
-    fn answer(&mut self, which: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+    fn response(&mut self, which: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let executed = self.state.executed[which].clone();
         let (start, at) = executed.owed?;
         let psn = (executed.psn + at) % PSNS;
@@ -126,7 +126,7 @@ impl Model {
         };
         let executed = &mut self.state.executed[which];
         executed.owed = (!last).then_some((start, at + 1));
-        executed.answered |= last;
+        executed.responded |= last;
         Some((head, payload))
     }
 
@@ -136,7 +136,7 @@ impl Model {
         let (_, at) = self.state.executed[which].owed.take().expect("it is owed");
         let executed = &mut self.state.executed[which];
         executed.what = What::Forgotten;
-        if executed.answered {
+        if executed.responded {
             return;
         }
         let psn = (executed.psn + at) % PSNS;
