@@ -55,12 +55,14 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
     }
     if netdev.is_loopback() || !netdev.carries_ip() {
         pr_err!(
-            "{dev}: add the link on an Ethernet device or an IP tunnel, also for traffic within this host\n"
+            "{dev}: is neither an Ethernet device nor an IP tunnel; add the link on one of these, also for traffic within this host\n"
         );
         return Err(not_supported());
     }
     if by_netdev::<Rrxe>(netdev).is_some() {
-        pr_err!("{dev}: has a link already (rdma link shows it); delete that first, or use it\n");
+        pr_err!(
+            "{dev}: has a link already (`rdma link` shows it); use that link, or delete it first\n"
+        );
         return Err(EEXIST);
     }
     let state = module_state().ok_or(ENODEV)?;
@@ -81,7 +83,7 @@ pub(crate) fn add(request: &LinkRequest<'_, Rrxe>, name: &CStr, netdev: &NetDevi
             pr_err!("{dev}: a device named {name} exists already; choose another name\n");
         } else {
             let errno = e.to_errno();
-            pr_err!("{dev}: ib_core refuses the device: error {errno}\n");
+            pr_err!("{dev}: ib_core cannot register {name}: error {errno}\n");
         }
     })?;
     pr_info!("{name}: added on {dev}\n");

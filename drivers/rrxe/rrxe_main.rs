@@ -153,7 +153,7 @@ impl kernel::InPlaceModule for Module {
         // SAFETY: Called exactly once, when the module is loaded.
         unsafe { STATE.init() };
         if !HAS_USER_THREADS {
-            pr_notice!("no poll mode: the kernel lacks CONFIG_VHOST_TASK\n");
+            pr_notice!("poll mode is not available, because the kernel lacks CONFIG_VHOST_TASK; each doorbell is a system call\n");
         }
         try_pin_init!(Self {
             _packets: net::PacketOwners::new()?,

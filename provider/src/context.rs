@@ -138,9 +138,9 @@ unsafe fn set_up(
     let polled = kernel.features & abi::FEATURE_POLL != 0;
     if poll_idle_us != 0 && !polled && debug {
         say(format_args!(
-            "no poll mode, sends are system calls: the process or its control group may have no \
-             further thread (ulimit -u, pids.max), or the kernel has no poll mode (poll_mode=0, no \
-             CONFIG_VHOST_TASK)"
+            "no poll mode is available, so each doorbell is a system call: raise the limit of \
+             threads of the process or its control group (ulimit -u, pids.max), or enable poll \
+             mode in the kernel (module parameter poll_mode, CONFIG_VHOST_TASK)"
         ));
     }
     // SAFETY: the context is not yet shared, and initialised as far as the query uses it. The

@@ -85,7 +85,7 @@ impl fmt::Display for Shortage<'_> {
         } = self;
         write!(
             to,
-            "{what} takes {bytes} KiB of locked memory, but the limit (RLIMIT_MEMLOCK) is {limit} \
+            "{what} needs {bytes} KiB of locked memory, but the limit (RLIMIT_MEMLOCK) is {limit} \
              KiB, of which {pinned} KiB are in use; raise it: ulimit -l in a shell, memlock in \
              /etc/security/limits.conf, LimitMEMLOCK= in a systemd unit"
         )
@@ -115,7 +115,8 @@ fn shortage<'a>(what: &'a str, bytes: u64, limit: u64, status: &[u8]) -> Option<
 
 fn explain_share(what: &str) {
     say(format_args!(
-        "{what} exceeds the share of this user (LIMITS in rrxe(7)); CAP_SYS_RESOURCE lifts it"
+        "{what} exceeds the share of this user (LIMITS in rrxe(7)); destroy objects that are not \
+         in use, or give the program CAP_SYS_RESOURCE"
     ));
 }
 
@@ -142,7 +143,7 @@ mod tests {
         };
         let text = shortage("a queue pair", 20 * KIB, STATUS).unwrap();
         for part in [
-            "a queue pair takes 20 KiB",
+            "a queue pair needs 20 KiB",
             "is 64 KiB",
             "48 KiB are in use",
             "ulimit -l",

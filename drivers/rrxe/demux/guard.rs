@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The guard of UDP port 4791: keeps programs from sending datagrams that a queue pair, on this or
-//! another host, would take for RoCEv2 packets.
+//! another host, would mistake for RoCEv2 packets.
 //!
 //! The driver's own packets have no socket. Any other datagram to the port needs a socket whose
 //! opener had CAP_NET_RAW, which allows sending arbitrary packets anyway. A datagram that this host
@@ -41,7 +41,7 @@ impl Guard {
         Self::count(packet.source_holder().as_deref());
         if self.messages.may_print() {
             pr_warn!(
-                "user {} sent a datagram to UDP port {}, which could pass for a packet of ours: refused; give the program CAP_NET_RAW if it may, or load rrxe with local_guard=0\n",
+                "refused a datagram of user {} to UDP port {}, which a peer could mistake for a packet of this device; give the program CAP_NET_RAW to permit it, or load rrxe with local_guard=0\n",
                 packet.owner(),
                 ROCE_UDP_PORT
             );
@@ -53,7 +53,7 @@ impl Guard {
         Self::count(Some(holder));
         if self.messages.may_print() {
             pr_warn!(
-                "a forwarded datagram to UDP port {} has an address of {} after source NAT, so it could pass for a packet of ours: dropped; exclude the port from source NAT, or load rrxe with local_guard=0\n",
+                "a forwarded datagram to UDP port {} has an address of {} after source NAT, so a peer could mistake it for a packet of that device, and it was dropped; exclude the port from source NAT, or load rrxe with local_guard=0\n",
                 ROCE_UDP_PORT,
                 holder.name()
             );

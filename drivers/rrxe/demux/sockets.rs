@@ -193,11 +193,11 @@ impl Sockets {
             let place = if vrf == 0 { "network namespace" } else { "VRF" };
             if is_address_in_use(e) {
                 pr_err!(
-                    "{dev}: UDP port {ROCE_UDP_PORT} is taken in this {place}, by a program (`ss -lunp 'sport = {ROCE_UDP_PORT}'` shows it) or by rdma_rxe (`rdma link` shows its links); end the program, delete the links, or use another namespace\n"
+                    "{dev}: UDP port {ROCE_UDP_PORT} is in use in this {place}, by a program (`ss -lunp 'sport = {ROCE_UDP_PORT}'` shows it) or by rdma_rxe (`rdma link` shows its links); end the program, delete the links, or use another namespace\n"
                 );
             } else {
                 let errno = e.to_errno();
-                pr_err!("{dev}: can't open UDP port {ROCE_UDP_PORT} in this {place}: error {errno}\n");
+                pr_err!("{dev}: cannot open UDP port {ROCE_UDP_PORT} in this {place}: error {errno}\n");
             }
         })?;
         open.entries.push_within_capacity(entry)?;
@@ -232,7 +232,7 @@ impl Sockets {
         match hook_outgoing(&self.exit, net, guard) {
             Err(e) if e == not_supported() => {
                 pr_warn!(
-                    "the kernel has no netfilter: nothing keeps programs from sending to UDP port {}\n",
+                    "the kernel has no netfilter, so any program can send forged RoCEv2 packets to UDP port {}; use a kernel with CONFIG_NETFILTER=y to prevent that\n",
                     ROCE_UDP_PORT
                 );
                 Ok(None)

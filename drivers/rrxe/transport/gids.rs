@@ -243,7 +243,7 @@ impl Interfaces {
         }
         if REFUSALS.may_print() {
             pr_warn!(
-                "user {}: the GID with index {} on {} is of another network namespace; use it from there, or give the program CAP_NET_RAW over that namespace\n",
+                "user {}: the GID with index {} on {} belongs to another network namespace; run the program in that namespace, or give it CAP_NET_RAW there\n",
                 current_euid(),
                 info.sgid_index,
                 self.netdev.name()

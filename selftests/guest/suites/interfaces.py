@@ -464,9 +464,9 @@ def use_of_a_gid(version):
                 os.setns(file.fileno())
 
         equal("without privileges, elsewhere", privilege.unprivileged(ready), [True, errno.EPERM, errno.EPERM])
-        said = [line for line in kernellog.lines_since(place).splitlines() if "of another network namespace" in line]
+        said = [line for line in kernellog.lines_since(place).splitlines() if "to another network namespace" in line]
         require(len(said) <= 1, f"the log says {said}")
-        lines = [line for line in bed.here.machine.run("dmesg").splitlines() if "of another network namespace" in line]
+        lines = [line for line in bed.here.machine.run("dmesg").splitlines() if "to another network namespace" in line]
         require(lines and f"user {privilege.NOBODY}: " in lines[-1], f"the log says {lines}")
         equal("without privileges, there", privilege.unprivileged(ready, (enter,)), [True, 0, 0])
         equal("root, elsewhere", privilege.aside(ready), [True, 0, 0])

@@ -168,7 +168,7 @@ def explained():
         equal(f"error for the {name}", error, errno.ENOMEM)
         equal("lines", text.count("\n"), 1)
         parts = ("is 64 KiB", "of which 4 KiB are in use", "ulimit -l", "LimitMEMLOCK=")
-        for part in (f"librrxe: a {name} takes ", *parts):
+        for part in (f"librrxe: a {name} needs ", *parts):
             require(part in text, f"{name}: no {part!r} in {text!r}")
 
 
