@@ -49,7 +49,7 @@ counters! {
     BadIcrc = "rx_icrc_encapsulated",
     UnknownNumber = "rx_unknown_qp_pkts",
     Discarded = "rx_roce_discard_pkts",
-    WrongKeys = "resp_remote_access_errors",
+    AccessErrors = "resp_remote_access_errors",
     DuplicateRequests = "duplicate_request",
     OutOfSequence = "out_of_sequence",
     OutOfBuffer = "out_of_buffer",
@@ -131,7 +131,7 @@ impl Counters {
             duplicates => DuplicateRequests,
             out_of_sequence => OutOfSequence,
             rnr_naks => OutOfBuffer,
-            wrong_keys => WrongKeys,
+            access_errors => AccessErrors,
             dropped => Discarded,
         );
     }

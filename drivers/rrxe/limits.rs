@@ -37,7 +37,7 @@ pub(crate) const MAX_SRQ: u32 = 1 << 20;
 pub(crate) const MAX_MR: u32 = 1 << 22;
 /// Bytes of a memory region: the size of the user address space.
 pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
-/// Memory windows: their keys come from the same table, which has room for both.
+/// Memory windows: their keys come from the same table, which has space for both.
 pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Pages of a fast registration: 2 MiB of small ones.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 512;
@@ -83,9 +83,9 @@ pub(crate) const MTU_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
 /// Returns the IB MTU, in bytes, for a network device's MTU: the largest of 256, 512, 1024, 2048
 /// and 4096 that fits with its headers, or 256.
 pub(crate) fn ib_mtu(netdev_mtu: u32) -> u32 {
-    let room = netdev_mtu.saturating_sub(MTU_OVERHEAD);
+    let max = netdev_mtu.saturating_sub(MTU_OVERHEAD);
     let mut sizes = [MAX_MTU, 2048, 1024, 512].into_iter();
-    sizes.find(|&size| size <= room).unwrap_or(256)
+    sizes.find(|&size| size <= max).unwrap_or(256)
 }
 
 /// Time between two retries of a user's queue pairs whose receivers have not been ready for

@@ -69,7 +69,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
         let cycle = cycle.max(MIN_REUSE_DISTANCE);
         let range = FIRST_NUMBER..=self.last.min(FIRST_NUMBER.saturating_add(cycle));
         let index = loop {
-            let first = match self.take_next(&range) {
+            let first = match self.allocate_next(&range) {
                 Err(first) => first,
                 Ok(result) => break result?,
             };
@@ -87,7 +87,7 @@ impl<T: Send + Sync + 'static> NumberTable<T> {
 
     /// Allocates the next index without sleeping. Returns the index to start from as an error if
     /// that needs more memory than is free at once.
-    fn take_next(&self, range: &RangeInclusive<u32>) -> Result<Result<u32>, u32> {
+    fn allocate_next(&self, range: &RangeInclusive<u32>) -> Result<Result<u32>, u32> {
         let mut next = self.next.lock();
         match self.pool.alloc_from(*next, range.clone(), GFP_NOWAIT) {
             Err(e) if e == ENOMEM => Err(*next),
@@ -152,13 +152,13 @@ mod tests {
         // No time has passed.
         let index = table.pool.alloc_from(2, range.clone(), GFP_KERNEL)?;
         assert!(table.settle(2, index));
-        assert_eq!(table.take_next(&range), Ok(Ok(3)));
+        assert_eq!(table.allocate_next(&range), Ok(Ok(3)));
         // Another process allocates and frees 4 while this one waits for memory.
-        assert_eq!(table.take_next(&range), Ok(Ok(4)));
+        assert_eq!(table.allocate_next(&range), Ok(Ok(4)));
         table.pool.free(4);
         let index = table.pool.alloc_from(4, range.clone(), GFP_KERNEL)?;
         assert_eq!((index, table.settle(4, index)), (4, false));
-        assert_eq!(table.take_next(&range), Ok(Ok(5)));
+        assert_eq!(table.allocate_next(&range), Ok(Ok(5)));
         assert_eq!(table.reserve()?.0, 6);
         // The index that was given up is free.
         assert_eq!(table.pool.alloc(range, GFP_KERNEL), Ok(4));

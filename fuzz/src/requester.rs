@@ -65,7 +65,7 @@ struct World {
     packet: Option<Fed>,
     fault: Option<(u8, Fault)>,
     local_fault: Option<Status>,
-    room: u32,
+    space: u32,
     sent: u32,
     completed: u32,
     /// A work request failed, so later ones cannot succeed.
@@ -97,8 +97,8 @@ fn packets(op: SendOp, length: u32, mtu: u32) -> u32 {
 impl World {
     /// Checks a packet.
     fn send(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
-        if self.room == 0 {
-            return Err(TxError::NoRoom);
+        if self.space == 0 {
+            return Err(TxError::Full);
         }
         if let Err(fault) = self.fault() {
             return Err(fault.into());
@@ -180,7 +180,7 @@ impl World {
             place.contains(&(opcode & 0x1f))
         });
         assert!(fits, "{opcode:#x} in this place of a message");
-        self.room -= 1;
+        self.space -= 1;
         self.sent += 1;
         Ok(())
     }
@@ -507,7 +507,7 @@ pub fn run(data: &[u8]) {
             packet: None,
             fault: None,
             local_fault: None,
-            room: u32::MAX,
+            space: u32::MAX,
             sent: 0,
             completed: 0,
             failed: false,
@@ -544,9 +544,9 @@ pub fn run(data: &[u8]) {
             0xb0..=0xcf => end.poll(BUDGET),
             0xd0..=0xd7 => {
                 let budget = script.u8();
-                end.world.room = u32::from(budget >> 4);
+                end.world.space = u32::from(budget >> 4);
                 end.poll(u32::from(budget & 0xf));
-                end.world.room = u32::MAX;
+                end.world.space = u32::MAX;
             }
             0xd8..=0xe7 => end.timeout(),
             0xe8..=0xef => {

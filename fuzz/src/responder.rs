@@ -200,16 +200,16 @@ impl End {
     /// Lets the responder send up to `budget` packets.
     pub fn poll(&mut self, budget: u32) {
         let before = self.world.sent.len();
-        let room = self.world.room;
+        let space = self.world.space;
         let progress =
             self.responder
                 .poll_transmit(Time::from_ns(self.now), budget, &mut self.world);
         let sent = (self.world.sent.len() - before) as u32;
         assert_eq!(progress.sent, sent);
-        assert!(sent <= budget.min(room));
+        assert!(sent <= budget.min(space));
         if progress.more {
-            assert!(sent == budget || sent == room, "stopped before the budget");
-        } else if budget > sent && room > sent && !progress.fatal {
+            assert!(sent == budget || sent == space, "stopped before the budget");
+        } else if budget > sent && space > sent && !progress.fatal {
             let again = self
                 .responder
                 .poll_transmit(Time::from_ns(self.now), 1, &mut self.world);
@@ -256,9 +256,9 @@ pub fn run(data: &[u8]) {
             0xd0..=0xdf => end.poll(u32::MAX),
             0xe0..=0xe7 => {
                 let budget = script.u8();
-                end.world.room = u32::from(budget >> 4);
+                end.world.space = u32::from(budget >> 4);
                 end.poll(u32::from(budget & 0xf));
-                end.world.room = u32::MAX;
+                end.world.space = u32::MAX;
             }
             0xe8..=0xef => end.world.arm(&mut script),
             0xf0..=0xf3 => end.world.open = false,

@@ -56,7 +56,7 @@ pub struct World {
     /// Fault to inject, after the given number of successful actions.
     pub fault: Option<(u8, Fault)>,
     /// Packets that can still be sent.
-    pub room: u32,
+    pub space: u32,
     /// Packets sent: headers and payload.
     pub sent: Vec<(Vec<u8>, Vec<u8>)>,
     /// Number of ACKs and NAKs sent.
@@ -90,7 +90,7 @@ impl World {
             events: Vec::new(),
             packet: None,
             fault: None,
-            room: u32::MAX,
+            space: u32::MAX,
             sent: Vec::new(),
             acknowledgements: 0,
             responses: 0,
@@ -162,8 +162,8 @@ impl World {
     /// Checks a packet.
     fn send(&mut self, packet: &TxPacket) -> Result<(), TxError> {
         assert!(!self.dead, "sends in the Error state");
-        if self.room == 0 {
-            return Err(TxError::NoRoom);
+        if self.space == 0 {
+            return Err(TxError::Full);
         }
         let head = packet.header();
         let opcode = head[0] & 0x1f;
@@ -202,7 +202,7 @@ impl World {
                 self.memory[range].to_vec()
             }
         };
-        self.room -= 1;
+        self.space -= 1;
         match opcode {
             0x11 => self.acknowledgements += 1,
             _ => self.responses += 1,
@@ -232,8 +232,8 @@ impl ResponderEnv for World {
         self.act()?;
         let receive = self.current.as_mut().expect("places into no receive");
         let at = offset as usize;
-        let room = &mut receive.data[at..at + packet.payload as usize];
-        room.iter_mut()
+        let target = &mut receive.data[at..at + packet.payload as usize];
+        target.iter_mut()
             .zip(packet.payload())
             .for_each(|(to, byte)| *to = byte);
         Ok(())
@@ -266,8 +266,8 @@ impl ResponderEnv for World {
             "writes beyond what it asked for"
         );
         let range = self.range(rkey, va, packet.payload, RemoteAccess::Write)?;
-        let room = &mut self.memory[range];
-        room.iter_mut()
+        let target = &mut self.memory[range];
+        target.iter_mut()
             .zip(packet.payload())
             .for_each(|(to, byte)| *to = byte);
         Ok(())
@@ -285,8 +285,8 @@ impl ResponderEnv for World {
         assert!(va % 8 == 0 && packet.payload == 8);
         self.act()?;
         let range = self.range(rkey, va, 8, RemoteAccess::Write)?;
-        let room = &mut self.memory[range];
-        room.iter_mut()
+        let target = &mut self.memory[range];
+        target.iter_mut()
             .zip(packet.payload())
             .for_each(|(to, byte)| *to = byte);
         Ok(())

@@ -87,7 +87,7 @@ impl<'a> PacketWriter<'a> {
         if bytes.len() > self.left() {
             return Err(EMSGSIZE);
         }
-        // SAFETY: By the type invariant, the memory after the filled bytes has room for `bytes`,
+        // SAFETY: By the type invariant, the memory after the filled bytes has space for `bytes`,
         // and nothing else uses it.
         unsafe {
             let to = self.start.add(self.filled);

@@ -41,7 +41,7 @@ impl QueueLimit {
         }
     }
 
-    /// Records that the consumer has taken an object, which must have been recorded before.
+    /// Records that the consumer has removed an object, which must have been recorded before.
     pub fn completed(&mut self) {
         // More than the number queued would be a BUG in dql_completed().
         if self.0.num_queued != self.0.num_completed {
@@ -51,7 +51,7 @@ impl QueueLimit {
 
     /// Returns how many more objects may be queued: up to one beyond the limit, so that the limit
     /// notices when more could have been queued.
-    pub fn room(&self) -> u32 {
+    pub fn space(&self) -> u32 {
         u32::try_from(shim_dql_avail(&self.0)).map_or(0, |available| available.saturating_add(1))
     }
 }

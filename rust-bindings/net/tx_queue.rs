@@ -34,8 +34,8 @@ pub struct XmitStats {
     pub bytes: u64,
     /// Packets that the stack did not accept. They are lost, as any packet may be.
     pub dropped: u32,
-    /// Dropped packets for which a queueing discipline had no room.
-    pub no_room: u32,
+    /// Packets dropped because a queueing discipline was full.
+    pub queue_full: u32,
 }
 
 impl TxQueue {
@@ -103,7 +103,7 @@ impl TxQueue {
             }
             stats.dropped = stats.dropped.wrapping_add(packets);
             if result == raw::NET_XMIT_DROP as i32 {
-                stats.no_room = stats.no_room.wrapping_add(packets);
+                stats.queue_full = stats.queue_full.wrapping_add(packets);
             }
         }
         stats

@@ -109,14 +109,14 @@ impl<'a> MappedMemory<'a> {
     }
 
     /// Appends `len` bytes at `offset` to `to`. Returns `EFAULT` if they are not inside the memory,
-    /// or `EMSGSIZE` if there is no room for them.
+    /// or `EMSGSIZE` if there is no space for them.
     #[inline]
     pub fn read(&self, offset: u64, len: usize, to: &mut PacketWriter<'_>) -> Result {
         if len > to.left() {
             return Err(EMSGSIZE);
         }
         self.fragments(offset, len, |fragment| {
-            // There is room, because the pieces add up to `len`.
+            // There is space, because the pieces add up to `len`.
             let _ = to.push_fragment(&fragment);
         })
     }

@@ -361,10 +361,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
     /// Posts send work requests. A user's doorbell arrives as an empty list. Any context but hard
-    /// interrupts. On failure, the last work request taken from the list is the bad one.
+    /// interrupts. On failure, the last work request fetched from the list is the bad one.
     fn post_send(qp: &Self::Qp, wrs: &mut SendWrs<'_, Self>) -> Result;
     /// Posts receive work requests. A user's doorbell arrives as an empty list. Any context but
-    /// hard interrupts. On failure, the last work request taken from the list is the bad one.
+    /// hard interrupts. On failure, the last work request fetched from the list is the bad one.
     fn post_recv(qp: &Self::Qp, wrs: &mut RecvWrs<'_>) -> Result;
 
     /// Creates an XRC domain of a user program or a kernel consumer.
@@ -400,7 +400,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
     /// Posts receive work requests of a kernel consumer. Any context but hard interrupts. On
-    /// failure, the last work request taken from the list is the bad one.
+    /// failure, the last work request fetched from the list is the bad one.
     fn post_srq_recv(_srq: &Self::Srq, _wrs: &mut RecvWrs<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }

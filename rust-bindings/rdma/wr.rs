@@ -60,7 +60,7 @@ unsafe fn segments<'a>(list: *const raw::ib_sge, count: i32) -> &'a [DataSegment
 /// - `is_ud` tells whether the queue pair is of type UD or GSI.
 pub struct SendWrs<'a, D: Driver> {
     next: *const raw::ib_send_wr,
-    /// The work request that was taken last, or the first one if none was taken.
+    /// The work request that was returned last, or the first one if none was returned.
     pub(super) last: *const raw::ib_send_wr,
     is_ud: bool,
     _list: PhantomData<(&'a raw::ib_send_wr, D)>,
@@ -286,7 +286,7 @@ impl<D: Driver> SendWr<'_, D> {
 /// `'a`.
 pub struct RecvWrs<'a> {
     next: *const raw::ib_recv_wr,
-    /// The work request that was taken last, or the first one if none was taken.
+    /// The work request that was returned last, or the first one if none was returned.
     pub(super) last: *const raw::ib_recv_wr,
     _list: PhantomData<&'a raw::ib_recv_wr>,
 }
@@ -407,12 +407,12 @@ impl<'a> WcBuffer<'a> {
         unsafe { slice::from_raw_parts(entries.as_ptr().cast(), entries.len()) }
     }
 
-    /// Returns whether the buffer has room for another completion.
-    pub fn has_room(&self) -> bool {
+    /// Returns whether the buffer has space for another completion.
+    pub fn has_space(&self) -> bool {
         self.len < self.entries.len()
     }
 
-    /// Appends a completion of the queue pair of `qp`, if there is room and the queue pair exists:
+    /// Appends a completion of the queue pair of `qp`, if there is space and the queue pair exists:
     /// the completion names ib_core's object, which the consumer may use until it destroys that.
     /// `imm_or_key` is the immediate data (network byte order) or the invalidated key.
     pub fn push(&mut self, wr_id: u64, imm_or_key: u32, qp: &QpTarget, wc: &Wc) {

@@ -114,7 +114,7 @@ impl Outcome {
 pub struct Progress {
     /// Packets handed to the driver.
     pub sent: u32,
-    /// Budget or room ran out: poll again.
+    /// The budget or the space ran out: poll again.
     pub more: bool,
     /// The queue pair must go to the Error state: flush both queues with `enter_error`.
     pub fatal: bool,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A rate limit of wrong keys, for queue pairs that survive them.
+//! Rate-limits invalid R_Keys on UC, which does not enter Error on an access violation.
 //!
-//! A reliable connection ends with the first wrong key. An unreliable one continues, so its peer,
-//! or an attacker that forges the peer's packets, could try keys as fast as packets arrive. The
-//! limit does not concern keys that the queue pair has accepted before: an attacker cannot stop the
-//! peer by wrong keys.
+//! A reliable connection enters Error on the first invalid R_Key. An unreliable one continues, so
+//! its peer, or an attacker that forges the peer's packets, could try keys as fast as packets
+//! arrive. The limit does not concern keys that the queue pair has accepted before: an attacker
+//! cannot stop the peer by invalid keys.
 
 use crate::{Increment, Span, Time};
 
-/// Maximum number of wrong keys in a period.
-pub const MAX_WRONG: u32 = 8;
+/// Maximum number of invalid keys in a period.
+pub const MAX_INVALID: u32 = 8;
 
 /// Length of a period.
 pub const PERIOD: Span = Span::from_us(1_000_000);
@@ -18,12 +18,12 @@ pub const PERIOD: Span = Span::from_us(1_000_000);
 /// Maximum number of accepted keys that are remembered.
 pub const MAX_ACCEPTED: usize = 16;
 
-/// Recent wrong and accepted keys of a queue pair.
+/// Recent invalid and accepted keys of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guesses {
-    /// Start of the period: the time of a wrong key.
+    /// Start of the period: the time of an invalid key.
     since: Time,
-    wrong: u32,
+    invalid: u32,
     /// The keys accepted last, and the index of the oldest.
     accepted: [Option<u32>; MAX_ACCEPTED],
     oldest: usize,
@@ -31,10 +31,10 @@ pub struct Guesses {
 
 impl Guesses {
     /// Returns whether the queue pair may check this key now: one that it has accepted before, or
-    /// any before [`MAX_WRONG`] wrong ones in the current period.
+    /// any before [`MAX_INVALID`] invalid ones in the current period.
     #[inline]
     pub fn may_try(&self, key: u32, now: Time) -> bool {
-        self.wrong < MAX_WRONG || self.is_over(now) || self.accepted.contains(&Some(key))
+        self.invalid < MAX_INVALID || self.is_over(now) || self.accepted.contains(&Some(key))
     }
 
     /// Notes that the queue pair has accepted a key.
@@ -56,13 +56,13 @@ impl Guesses {
         };
     }
 
-    /// Counts a wrong key.
-    pub fn note_wrong(&mut self, now: Time) {
-        if self.wrong == 0 || self.is_over(now) {
+    /// Counts an invalid key.
+    pub fn note_invalid(&mut self, now: Time) {
+        if self.invalid == 0 || self.is_over(now) {
             self.since = now;
-            self.wrong = 0;
+            self.invalid = 0;
         }
-        self.wrong.increment();
+        self.invalid.increment();
     }
 
     fn is_over(&self, now: Time) -> bool {
@@ -81,18 +81,18 @@ mod tests {
     fn limit_per_period() {
         let mut guesses = Guesses::default();
         let (start, ns) = (Time::from_ns(3) + PERIOD * 5, Span::from_ns(1));
-        for n in 0..MAX_WRONG {
+        for n in 0..MAX_INVALID {
             assert!(guesses.may_try(KEY, start + ns * n));
-            guesses.note_wrong(start + ns * n);
+            guesses.note_invalid(start + ns * n);
         }
         assert!(!guesses.may_try(KEY, start + ns * 10));
         assert!(!guesses.may_try(KEY, start + PERIOD - ns));
         assert!(guesses.may_try(KEY, start + PERIOD));
-        // Only a wrong key starts another period.
-        guesses.note_wrong(start + PERIOD * 7);
-        for _ in 1..MAX_WRONG {
+        // Only an invalid key starts another period.
+        guesses.note_invalid(start + PERIOD * 7);
+        for _ in 1..MAX_INVALID {
             assert!(guesses.may_try(KEY, start + PERIOD * 7 + ns));
-            guesses.note_wrong(start + PERIOD * 7 + ns);
+            guesses.note_invalid(start + PERIOD * 7 + ns);
         }
         assert!(!guesses.may_try(KEY, start + PERIOD * 8 - ns));
         assert!(guesses.may_try(KEY, start + PERIOD * 8));
@@ -106,8 +106,8 @@ mod tests {
             guesses.note_accepted(key);
             guesses.note_accepted(key);
         }
-        for _ in 0..MAX_WRONG {
-            guesses.note_wrong(now);
+        for _ in 0..MAX_INVALID {
+            guesses.note_invalid(now);
         }
         assert!((10..10 + MAX_ACCEPTED as u32).all(|key| guesses.may_try(key, now)));
         assert!(!guesses.may_try(KEY, now));

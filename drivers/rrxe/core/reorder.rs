@@ -39,8 +39,8 @@ pub const fn is_plausible(psn: Psn, expected: Psn) -> bool {
     psn.since(expected.sub(MAX_DISTANCE)) < 2 * MAX_DISTANCE
 }
 
-/// Returns the bytes that one of several owners of buffered packets may take, given that it has
-/// `own` of the `all` bytes taken so far: half of what the others leave of `max`. With n owners,
+/// Returns the bytes that one of several owners of buffered packets may use, given that it has
+/// `own` of the `all` bytes used so far: half of what the others leave of `max`. With n owners,
 /// each gets one part in n + 1, and a new owner always finds something left.
 #[inline]
 pub const fn share(max: usize, all: usize, own: usize) -> usize {
@@ -83,14 +83,14 @@ pub struct Reorder {
     head: RingCounter,
     /// Number of packets.
     len: u32,
-    /// Memory that the packets take, in bytes.
+    /// Memory of the packets, in bytes.
     bytes: usize,
     /// Lower bound of the arrival times of the packets.
     oldest: Time,
 }
 
 impl Reorder {
-    /// Returns the memory that the packets take in bytes, as their owner counted them.
+    /// Returns the memory of the packets in bytes, as their owner counted them.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -131,7 +131,7 @@ impl Reorder {
 
     /// Removes the n-th packet from the ring. Memory that it shares with the next one then counts
     /// for that.
-    fn take<P>(&mut self, ring: &mut [Option<Buffered<P>>], n: u32) -> Option<Buffered<P>> {
+    fn remove_at<P>(&mut self, ring: &mut [Option<Buffered<P>>], n: u32) -> Option<Buffered<P>> {
         let buffered = ring.get_mut(self.index(ring.len(), n))?.take()?;
         debug_assert!(
             self.bytes >= buffered.counts(),
@@ -148,9 +148,9 @@ impl Reorder {
         Some(buffered)
     }
 
-    fn take_first<P>(&mut self, ring: &mut [Option<Buffered<P>>]) -> Option<P> {
+    fn remove_first<P>(&mut self, ring: &mut [Option<Buffered<P>>]) -> Option<P> {
         debug_assert!(self.len != 0, "a packet leaves an empty buffer");
-        let first = self.take(ring, 0);
+        let first = self.remove_at(ring, 0);
         debug_assert!(first.is_some(), "the first slot is empty");
         self.head.advance();
         self.len = self.len.saturating_sub(1);
@@ -161,7 +161,7 @@ impl Reorder {
     fn drop_last<P>(&mut self, ring: &mut [Option<Buffered<P>>]) {
         if let Some(last) = self.len.checked_sub(1) {
             self.len = last;
-            drop(self.take(ring, last));
+            drop(self.remove_at(ring, last));
         }
     }
 
@@ -174,7 +174,7 @@ impl Reorder {
         let mut end = self.head;
         for n in 0..self.len {
             if self.get(ring, n).is_none_or(&leave) {
-                drop(self.take(ring, n));
+                drop(self.remove_at(ring, n));
             } else {
                 ring.swap(end.index(ring.len()), self.index(ring.len(), n));
                 end.advance();
@@ -240,19 +240,19 @@ impl Reorder {
     }
 
     /// Buffers a packet that comes after `expected`, the expected PSN. All buffered packets may
-    /// take up to `room` bytes.
+    /// have up to `max_bytes` bytes.
     ///
     /// If two packets with one PSN differ, at least one is stale or forged. Neither is buffered
     /// then: the peer retransmits its own.
     ///
     /// Returns the packet if it is not buffered, because its PSN is there already or because nearer
-    /// packets take all slots or bytes. Farther packets are dropped to make room.
+    /// packets use all slots or bytes. Farther packets are dropped to free slots and bytes.
     #[must_use = "a packet that is not buffered is lost"]
     pub fn insert<P>(
         &mut self,
         ring: &mut [Option<Buffered<P>>],
         expected: Psn,
-        room: usize,
+        max_bytes: usize,
         buffered: Buffered<P>,
         same: impl FnOnce(&P, &P) -> bool,
     ) -> Option<P> {
@@ -283,7 +283,7 @@ impl Reorder {
             }
         }
         let bytes = buffered.counts();
-        while self.len as usize >= capacity || total([self.bytes, bytes]) > room {
+        while self.len as usize >= capacity || total([self.bytes, bytes]) > max_bytes {
             if at == self.len {
                 return Some(buffered.packet);
             }
@@ -317,23 +317,23 @@ impl Reorder {
         while self.len != 0 {
             match self.get(ring, 0).map(|first| first.psn) {
                 Some(psn) if psn.region(expected) != Region::Duplicate => {
-                    return due(psn).then(|| self.take_first(ring)).flatten();
+                    return due(psn).then(|| self.remove_first(ring)).flatten();
                 }
-                _ => drop(self.take_first(ring)),
+                _ => drop(self.remove_first(ring)),
             }
         }
         None
     }
 
     /// Moves all packets to another ring, which the caller must pass from then on. Drops those
-    /// without room, the farthest first.
+    /// that exceed its capacity, the farthest first.
     pub fn move_to<P>(&mut self, from: &mut [Option<Buffered<P>>], to: &mut [Option<Buffered<P>>]) {
-        let room = if to.len().is_power_of_two() {
+        let capacity = if to.len().is_power_of_two() {
             to.len()
         } else {
             0
         };
-        while self.len as usize > room {
+        while self.len as usize > capacity {
             self.drop_last(from);
         }
         for (n, to) in (0..self.len).zip(to) {
@@ -351,9 +351,9 @@ impl Reorder {
     /// Drops all packets.
     pub fn clear<P>(&mut self, ring: &mut [Option<Buffered<P>>]) {
         while self.len != 0 {
-            drop(self.take_first(ring));
+            drop(self.remove_first(ring));
         }
-        debug_assert!(self.bytes == 0, "an empty buffer takes bytes");
+        debug_assert!(self.bytes == 0, "an empty buffer has bytes");
     }
 }
 
@@ -490,9 +490,9 @@ mod tests {
                     shares_memory: n != 1,
                     packet: n,
                 };
-                let room = MEMORY as usize;
+                let max_bytes = MEMORY as usize;
                 assert!(reorder
-                    .insert(ring, base, room, buffered, |_, _| true)
+                    .insert(ring, base, max_bytes, buffered, |_, _| true)
                     .is_none());
             }
             assert_eq!(reorder.bytes(), MEMORY as usize);
@@ -534,7 +534,7 @@ mod tests {
     /// The bytes of a buffer are those of its packets.
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "an empty buffer takes bytes")]
+    #[should_panic(expected = "an empty buffer has bytes")]
     fn bytes_of_no_packet() {
         let mut reorder = Reorder {
             bytes: 1,
@@ -543,7 +543,7 @@ mod tests {
         reorder.clear(&mut ring(4));
     }
 
-    /// Owners that take all they may get equal parts, and leave a part to the next owner.
+    /// Owners that use all they may get equal parts, and leave a part to the next owner.
     #[test]
     fn shares() {
         const LIMIT: usize = 1 << 20;
@@ -559,7 +559,7 @@ mod tests {
             assert!(own.iter().all(|own| own.abs_diff(part) <= owners));
             assert!(share(LIMIT, own.iter().sum(), 0) >= part / 2 - owners);
         }
-        // The other owners took their bytes before the limit was lowered.
+        // The other owners used their bytes before the limit was lowered.
         assert_eq!(share(10, 20, 4), 2);
         assert_eq!(share(usize::MAX, 0, usize::MAX), usize::MAX / 2);
     }

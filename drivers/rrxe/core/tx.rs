@@ -152,8 +152,8 @@ impl TxPacket {
         }
     }
 
-    /// Calls `transmit` for each packet of a burst, for environments that take single packets.
-    /// Returns how many were taken, and why the next one was not.
+    /// Calls `transmit` for each packet of a burst, for environments that send single packets.
+    /// Returns how many were accepted, and why the next one was not.
     #[inline]
     pub fn for_each_in_burst(
         &self,
@@ -163,8 +163,8 @@ impl TxPacket {
         debug_assert!(count != 0, "a burst without packets");
         // Most packets are alone, and need no copy.
         let mut later = None;
-        for taken in 0..count {
-            let packet = if taken == 0 {
+        for accepted in 0..count {
+            let packet = if accepted == 0 {
                 self
             } else {
                 let later = later.get_or_insert(*self);
@@ -172,7 +172,7 @@ impl TxPacket {
                 later
             };
             if let Err(error) = transmit(packet) {
-                return (taken, Err(error));
+                return (accepted, Err(error));
             }
         }
         (count, Ok(()))
@@ -195,11 +195,11 @@ impl TxPacket {
     }
 }
 
-/// Reason why the driver did not take a packet. A packet that it takes but cannot send is lost.
+/// Reason why the driver did not accept a packet. A packet that it accepts but cannot send is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
     /// The batch is full. Transmission stops, and continues with this packet at the next poll.
-    NoRoom,
+    Full,
     /// The payload could not be read. Requester: the work request is malformed, or its keys do not
     /// permit the access. Responder: the memory of a READ is no longer accessible. With
     /// [`Fault::NotPresent`] transmission stops, and continues with this packet after
@@ -212,7 +212,7 @@ impl TxError {
     #[inline]
     pub(crate) fn permanent(self) -> Option<Fault> {
         match self {
-            TxError::NoRoom | TxError::Payload(Fault::NotPresent) => None,
+            TxError::Full | TxError::Payload(Fault::NotPresent) => None,
             TxError::Payload(fault) => Some(fault),
         }
     }

@@ -236,9 +236,9 @@ impl<'a> Reception<'a> {
     fn special(&mut self, incoming: &RxPacket<'_>) -> bool {
         self.batch.finish();
         let (bth, rcu) = (&incoming.packet.bth, self.batch.burst);
-        let mut taken = false;
+        let mut received = false;
         let mut deliver = |qp: &Arc<Qp>| {
-            taken = true;
+            received = true;
             Qp::receive_one(qp.as_arc_borrow(), incoming, rcu);
         };
         let destination = self.skb.destination();
@@ -262,7 +262,7 @@ impl<'a> Reception<'a> {
             }
             _ => {}
         }
-        taken
+        received
     }
 }
 

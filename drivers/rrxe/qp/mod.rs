@@ -110,7 +110,7 @@ pub(crate) struct Qp {
     pub(crate) recv: SpinLock<responder::RecvSide>,
     /// Packets of this queue pair that are queued on this host.
     pub(crate) local: Arc<LocalShare<Qp>>,
-    /// Entry in the list of queue pairs that wait for room in the local queue.
+    /// Entry in the list of queue pairs that wait for space in the local queue.
     #[pin]
     waiter_links: ListLinks,
     #[pin]
@@ -175,7 +175,7 @@ pub(crate) struct EventCtx<'a> {
 
 /// A half of a queue pair: one side, with its lock and its half of the core's transport.
 pub(crate) trait Half: Sized + Unpin + 'static {
-    /// This is the receive side. It takes packets from any address if the queue pair is not
+    /// This is the receive side. It accepts packets from any address if the queue pair is not
     /// connected, and responds by the transport by which a request came.
     const IS_RECV: bool;
 
@@ -204,7 +204,7 @@ pub(crate) trait Half: Sized + Unpin + 'static {
     /// Returns the congestion notification for a marked packet.
     fn cnp(&self, packet: &Packet) -> Option<TxPacket>;
 
-    /// Returns how many packets this half takes as a burst that starts with this one, if none is
+    /// Returns how many packets this half accepts as a burst that starts with this one, if none is
     /// buffered.
     fn accepts_burst(&self, packet: &Packet) -> u32;
 
@@ -253,7 +253,7 @@ pub(crate) struct Round {
     completions: PendingCompletions,
     more: bool,
     fatal: bool,
-    /// More packets are ready, but the local queue of this host has no room for them.
+    /// More packets are ready, but the local queue of this host has no space for them.
     blocked: bool,
     /// The program is streaming, and there was nothing to do for it.
     waiting: bool,

@@ -19,7 +19,7 @@ use crate::limits::path::{
 use kernel::sync::atomic::{Atomic, Full, Relaxed};
 use rrxe_core::{Increment, Time};
 
-/// Statistics of work requests taken from a send ring.
+/// Statistics of work requests fetched from a send ring.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FetchStats {
     pub(super) count: u32,
@@ -183,7 +183,7 @@ impl DoorbellModeration {
         self.stream.as_ref().map(|stream| stream.poll_at)
     }
 
-    /// Updates the state after a round has taken `fetched` from the ring.
+    /// Updates the state after a round has fetched `fetched` entries from the ring.
     pub(super) fn update(&mut self, fetched: FetchStats, events: &ModerationEvents, now: Time) {
         if let Some(stream) = &mut self.stream {
             stream.add(fetched);

@@ -68,14 +68,14 @@ impl ReorderBuffer {
     }
 
     /// Allocates the ring, or a larger one if it is full. Runs in softirqs. The ring stays as it is
-    /// if there is no memory, or if the packets and the new ring exceed `room` bytes.
-    fn grow(&mut self, room: usize) -> Result {
+    /// if there is no memory, or if the packets and the new ring exceed `max_bytes` bytes.
+    fn grow(&mut self, max_bytes: usize) -> Result {
         let slots = self.ring.len();
         if (self.reorder.len() as usize) < slots || slots >= MAX_BUFFERED {
             return Ok(());
         }
         let more = (slots << 1).clamp(INITIAL_SLOTS, MAX_BUFFERED);
-        if total([self.reorder.bytes(), ring_bytes(more)]) > room {
+        if total([self.reorder.bytes(), ring_bytes(more)]) > max_bytes {
             return Err(ENOMEM);
         }
         let mut ring = KVec::with_capacity(more, GFP_ATOMIC | __GFP_NOWARN)?;
@@ -88,12 +88,12 @@ impl ReorderBuffer {
     }
 
     /// Buffers a packet that follows `expected` and arrived at time `now`. The packet is dropped if
-    /// there is no room for it.
+    /// it exceeds the share of the memory.
     pub(crate) fn insert(&mut self, kept: KeptDatagram, expected: Psn, psn: Psn, now: Time) {
         let all = self.device.reorder_bytes.load(Relaxed);
-        let room = share(limits::MAX_REORDER_BYTES, all, self.charged);
+        let max_bytes = share(limits::MAX_REORDER_BYTES, all, self.charged);
         // If the ring can't grow, packets closer to `expected` replace those farther away.
-        let _ = self.grow(room);
+        let _ = self.grow(max_bytes);
         let last = self.reorder.last(&self.ring);
         let buffered = Buffered {
             psn,
@@ -104,10 +104,10 @@ impl ReorderBuffer {
                 .is_some_and(|last| last.psn.next() == psn && last.packet.shares_memory(&kept)),
             packet: kept,
         };
-        let room = room.saturating_sub(ring_bytes(self.ring.len()));
+        let max_bytes = max_bytes.saturating_sub(ring_bytes(self.ring.len()));
         let same = |a: &KeptDatagram, b: &KeptDatagram| is_same(&a.datagram(), &b.datagram());
         let reorder = &mut self.reorder;
-        drop(reorder.insert(&mut self.ring, expected, room, buffered, same));
+        drop(reorder.insert(&mut self.ring, expected, max_bytes, buffered, same));
         self.update_charge();
     }
 

@@ -171,7 +171,7 @@ impl SendSide {
             }
             self.requester.post(slot);
             fetched.add(slot.length);
-            consumer.take();
+            consumer.advance();
         }
         Ok(fetched)
     }
@@ -411,10 +411,10 @@ impl Half for SendSide {
         }
         let (batch, completions) = (&mut round.batch, &mut round.completions);
         let progress = self.with(ctx, Some(batch), completions, |requester, slots, env| {
-            let budget = limits::path::BATCH.min(env.transmitter.room);
+            let budget = limits::path::BATCH.min(env.transmitter.space);
             let progress = requester.poll_transmit(slots, ctx.now, budget, env);
             let used_up = progress.sent == budget && budget < limits::path::BATCH;
-            // A flush needs no room in the local queue.
+            // A flush needs no space in the local queue.
             round.blocked = progress.more && used_up && !requester.is_flushing();
             if let Some(packet) = &acknowledgement {
                 // If the ACK can't be sent it is lost, and the peer asks again.

@@ -165,7 +165,7 @@ impl RecvSide {
 
     /// Completes at most [`MAX_FLUSH`] receive work requests as flushed. Returns whether more are
     /// left. Work requests of a shared receive queue stay there for other queue pairs, except for
-    /// the one that this queue pair has taken (J-15).
+    /// the one that this queue pair has fetched (J-15).
     fn flush(&mut self, ctx: EventCtx<'_>, completions: &mut PendingCompletions) -> bool {
         let Some(mut left) = self.consumer.as_mut().and_then(|c| c.available().ok()) else {
             return false;
@@ -271,7 +271,7 @@ impl Half for RecvSide {
         let is_failed = self.responder.is_failed();
         let progress = self.with(ctx, Some(batch), completions, |responder, env| {
             let progress = responder.poll_transmit(ctx.now, limits::path::BATCH, env);
-            round.blocked = progress.more && env.transmitter.room == 0;
+            round.blocked = progress.more && env.transmitter.space == 0;
             progress
         });
         let more = progress.more || is_failed && self.flush(ctx, completions);
@@ -353,15 +353,15 @@ impl ResponderEnv for Env<'_> {
             return None;
         }
         let length = self.current.copy(consumer)?;
-        consumer.take();
+        consumer.advance();
         Some(length)
     }
 
     fn fetch_xrc_recv(&mut self, srqn: u32) -> Result<Option<u32>, Fault> {
         let srq: Arc<Srq> = self.xrc_srq(srqn)?.into();
-        let taken = Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
+        let length = Srq::fetch(srq.as_arc_borrow(), |consumer| self.current.copy(consumer));
         self.current.srq = Some(srq);
-        Ok(taken)
+        Ok(length)
     }
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
@@ -382,7 +382,7 @@ impl ResponderEnv for Env<'_> {
             return Err(Fault::Protection);
         }
         if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
-            self.guesses.note_wrong(self.ctx.now);
+            self.guesses.note_invalid(self.ctx.now);
             return Err(fault);
         }
         if is_limited {
@@ -495,16 +495,16 @@ impl ResponderEnv for Env<'_> {
             domain, rkey, va, ..
         } = packet.payload
         else {
-            // Need not wait for room: the received packets bound the number of these.
+            // Need not wait for space: the received packets bound the number of these.
             return self.transmitter.send(packet, count, &TxPayload::None);
         };
         let user = self.ctx.qp.keys(domain);
         let payload = TxPayload::Region { user, rkey, va };
-        match self.transmitter.room {
-            0 => (0, Err(TxError::NoRoom)),
-            room if room < count => {
-                let (sent, result) = self.transmitter.send(packet, room, &payload);
-                (sent, result.and(Err(TxError::NoRoom)))
+        match self.transmitter.space {
+            0 => (0, Err(TxError::Full)),
+            space if space < count => {
+                let (sent, result) = self.transmitter.send(packet, space, &payload);
+                (sent, result.and(Err(TxError::Full)))
             }
             _ => self.transmitter.send(packet, count, &payload),
         }

@@ -4,7 +4,7 @@
 //!
 //! [`RxBatch::deliver`] has a half of the queue pair handle a packet under its lock, which it keeps
 //! from one packet of a batch to the next. A packet whose turn has not come is kept in the half's
-//! [`super::reorder_buffer`]. The context that holds the lock when it is due takes it from there.
+//! [`super::reorder_buffer`]. The context that holds the lock when it is due removes it from there.
 //! In [`RxBatch::finish`] the half fills a batch of packets before it is unlocked. Then, with
 //! nothing locked, the consumer is notified and the batch is sent.
 
@@ -150,7 +150,7 @@ impl<'a> RxBatch<'a> {
         self.send.unlock(qp);
     }
 
-    /// Returns how many packets `qp` takes as a burst that starts with this one.
+    /// Returns how many packets `qp` accepts as a burst that starts with this one.
     pub(crate) fn accepts_burst(&mut self, qp: ArcBorrow<'a, Qp>, incoming: &RxPacket<'_>) -> u32 {
         // Packets with an ECN mark must be examined one by one.
         if incoming.is_marked() {

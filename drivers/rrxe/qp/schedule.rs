@@ -83,8 +83,8 @@ impl<'a> EventCtx<'a> {
 }
 
 impl Qp {
-    /// Runs the send side: takes work requests from the ring and sends packets. May be called from
-    /// any context.
+    /// Runs the send side: fetches work requests from the ring and sends packets. May be called
+    /// from any context.
     pub(crate) fn kick_send(this: ArcBorrow<'_, Self>) {
         Self::kick::<SEND_WORK>(this);
     }
@@ -214,8 +214,8 @@ impl Qp {
         if batch.owned != 0 {
             self.local.queued(batch.owned);
         }
-        // A queueing discipline of this host may have had no room.
-        if self.transmit(&mut batch.queue).no_room != 0 && batch.owned != 0 {
+        // A queueing discipline of this host may have been full.
+        if self.transmit(&mut batch.queue).queue_full != 0 && batch.owned != 0 {
             lock_bh(&self.send).requester.dropped_locally();
         }
         if batch.lost != 0 {
@@ -254,7 +254,7 @@ impl Qp {
     /// consumer may see the completion of a request before its ACK was sent. If the ACK were
     /// dropped, the peer would retry until its work request fails, although all data has arrived.
     /// The responder still holds an ACK that is delayed, or that the context or the softirq that
-    /// runs the receive side has not sent yet. So this function takes it from there.
+    /// runs the receive side has not sent yet. So this function removes it from there.
     ///
     /// It does not run the [`SerialWork`], whose owner may be the context that this one has
     /// interrupted. Two batches may therefore be reordered; the peer accepts a late response as
@@ -348,7 +348,7 @@ impl Qp {
             }
         });
         if failed && qp.srq.is_some() {
-            // After the completion of the receive work request that the queue pair had taken
+            // After the completion of the receive work request that the queue pair had fetched
             // (J-15).
             qp.raise(QpEvent::LastWqeReached);
             Self::report_events(this);
@@ -407,7 +407,7 @@ impl Qp {
 }
 
 impl Waiter for Qp {
-    fn has_room(this: ArcBorrow<'_, Self>) {
+    fn on_space(this: ArcBorrow<'_, Self>) {
         this.local.admit();
         Self::kick_recv(this);
         this.local.admit();

@@ -140,7 +140,7 @@ pub struct RingHeader {
     /// Entries published so far (wrapping).
     pub producer: u32,
     pub _pad0: [u32; 15],
-    /// Entries taken so far (wrapping).
+    /// Entries fetched so far (wrapping).
     pub consumer: u32,
     pub _pad1: [u32; 15],
     /// Work queues: not zero if the kernel must be called after publishing.
@@ -370,7 +370,7 @@ pub struct AllocUcontextResp {
 /// Location and size of a ring. Alone it is the driver part of CREATE_CQ, RESIZE_CQ, CREATE_SRQ,
 /// and of MODIFY_SRQ if it resizes. The ring holds at least the entries of the core command.
 ///
-/// The consumer counter of a shared receive queue counts the entries that were taken. Their slots
+/// The consumer counter of a shared receive queue counts the entries that were fetched. Their slots
 /// may be used again, although the work requests have not completed. The queue never asks for a
 /// doorbell. MODIFY_SRQ copies the waiting entries to the new ring and keeps the counters: entry
 /// `i` is still entry `i`. The user program must not publish meanwhile.

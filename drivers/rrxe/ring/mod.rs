@@ -255,11 +255,11 @@ impl Ring {
 /// The consuming side of a work queue.
 pub(crate) struct Consumer {
     pub(crate) ring: Ring,
-    /// Entries taken so far. The kernel never reads its counter in the ring.
-    taken: RingCounter,
+    /// Entries fetched so far. The kernel never reads its counter in the ring.
+    fetched: RingCounter,
     /// Entries whose work requests have completed: their slots may be used again.
     retired: RingCounter,
-    /// The producer counter was impossible: no entry is taken until the next reset.
+    /// The producer counter was impossible: no entry is fetched until the next reset.
     broken: bool,
 }
 
@@ -267,13 +267,13 @@ impl Consumer {
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
             ring,
-            taken: RingCounter::default(),
+            fetched: RingCounter::default(),
             retired: RingCounter::default(),
             broken: false,
         }
     }
 
-    /// Returns the number of entries that can be taken. Returns `EINVAL` once if the producer
+    /// Returns the number of entries that can be fetched. Returns `EINVAL` once if the producer
     /// claims more entries than the ring holds, and 0 from then on.
     #[inline]
     pub(crate) fn available(&mut self) -> Result<u32> {
@@ -281,7 +281,7 @@ impl Consumer {
             return Ok(0);
         }
         let (producer, capacity) = (self.ring.producer(), self.ring.capacity);
-        let waiting = producer.checked_since(self.taken, capacity);
+        let waiting = producer.checked_since(self.fetched, capacity);
         let in_use = producer.checked_since(self.retired, capacity);
         match (waiting, in_use) {
             (Some(waiting), Some(_)) => Ok(waiting),
@@ -296,17 +296,17 @@ impl Consumer {
     /// producer counter.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.broken && self.ring.producer() != self.taken
+        !self.broken && self.ring.producer() != self.fetched
     }
 
-    /// Returns the counter of the next entry, and the number of entries that can be taken. Returns
-    /// `EINVAL` if the producer counter is or was impossible.
+    /// Returns the counter of the next entry, and the number of entries that can be fetched.
+    /// Returns `EINVAL` if the producer counter is or was impossible.
     pub(crate) fn waiting(&mut self) -> Result<(RingCounter, u32)> {
         let count = self.available()?;
         if self.broken {
             return Err(EINVAL);
         }
-        Ok((self.taken, count))
+        Ok((self.fetched, count))
     }
 
     /// Replaces the ring and keeps the counters; `producer` is the producer's counter. Returns the
@@ -321,13 +321,15 @@ impl Consumer {
     /// Reads the next entry.
     #[inline]
     pub(crate) fn next<T: FromBytes + Copy>(&self) -> Result<T> {
-        self.ring.read(self.taken)
+        self.ring.read(self.fetched)
     }
 
     /// Reads the data segments that follow the first `head` bytes of the next entry.
     #[inline]
     pub(crate) fn next_segments(&self, head: usize, to: &mut [abi::Sge]) -> Result {
-        let mut offset = self.ring.offset_within(self.taken, head, size_of_val(to))?;
+        let mut offset = self
+            .ring
+            .offset_within(self.fetched, head, size_of_val(to))?;
         for segment in to {
             *segment = self.ring.memory.read(offset)?;
             offset = total([offset, size_of::<abi::Sge>()]);
@@ -338,14 +340,14 @@ impl Consumer {
     /// Reads the bytes that follow the first `head` bytes of the next entry.
     #[inline]
     pub(crate) fn next_bytes(&self, head: usize, to: &mut [u8]) -> Result {
-        let offset = self.ring.offset_within(self.taken, head, to.len())?;
+        let offset = self.ring.offset_within(self.fetched, head, to.len())?;
         self.ring.memory.read_bytes(offset, to)
     }
 
     /// Advances past the next entry after it was copied out.
     #[inline]
-    pub(crate) fn take(&mut self) {
-        self.taken.advance();
+    pub(crate) fn advance(&mut self) {
+        self.fetched.advance();
     }
 
     /// Frees the slot of the oldest work request, which has completed. Must be called before the
@@ -362,8 +364,8 @@ impl Consumer {
 
     /// Discards the entries of the ring (Reset state).
     pub(crate) fn discard(&mut self) {
-        self.taken = self.ring.producer();
-        self.retired = self.taken;
+        self.fetched = self.ring.producer();
+        self.retired = self.fetched;
         self.broken = false;
         self.publish();
     }

@@ -6,7 +6,7 @@
 //! The stack accepts packets at any rate, and drops those that do not fit into its queues. Each
 //! device therefore counts the packets that it has handed over and that have not left yet, as TCP
 //! does for each socket (TCP small queues), and hands over only what the network device needs to
-//! stay busy (the kernel's dynamic queue limits). A queue pair that finds no room becomes a
+//! stay busy (the kernel's dynamic queue limits). A queue pair that finds no space becomes a
 //! [`Waiter`] in a list; a packet that leaves wakes the first one.
 //!
 //! ACKs do not count, because the received packets bound their number. A veth or loopback device
@@ -34,10 +34,10 @@ const MIN_QUEUED: u32 = 8;
 /// (`txqueuelen`).
 const MAX_QUEUED: u32 = 500;
 
-/// A sender that can wait for room in the local queue: a queue pair.
+/// A sender that can wait for space in the local queue: a queue pair.
 pub(crate) trait Waiter: ListItem + TryNewListArc + Send + Sync + 'static {
-    /// Sends the packets that waited for room.
-    fn has_room(this: ArcBorrow<'_, Self>);
+    /// Sends the packets that waited for space.
+    fn on_space(this: ArcBorrow<'_, Self>);
 }
 
 /// The packets of a device that are queued on this host.
@@ -77,7 +77,7 @@ impl<W: Waiter> LocalQueue<W> {
     /// Removes and returns the first waiter, if there is capacity for its packets.
     fn next(&self) -> Option<Arc<W>> {
         with_lock_irqsave(&self.state, |state| {
-            if state.limit.room() == 0 {
+            if state.limit.space() == 0 {
                 return None;
             }
             state.waiters.pop_front().map(ListArc::into_arc)
@@ -102,8 +102,8 @@ impl<W: Waiter> SerialTask for LocalQueue<W> {
         let Some(waiter) = this.next() else {
             return false;
         };
-        // It uses room, unless it has nothing to send or another context sends for it.
-        W::has_room(waiter.as_arc_borrow());
+        // It uses space, unless it has nothing to send or another context sends for it.
+        W::on_space(waiter.as_arc_borrow());
         true
     }
 }
@@ -112,7 +112,7 @@ impl<W: Waiter> SerialTask for LocalQueue<W> {
 pub(crate) struct LocalShare<W: Waiter> {
     queue: Arc<LocalQueue<W>>,
     packets: Atomic<i32>,
-    /// The queue pair waits for room.
+    /// The queue pair waits for space.
     waits: Atomic<u32>,
     /// The queue pair was the first waiting one, and may send.
     admitted: Atomic<u32>,
@@ -131,8 +131,8 @@ impl<W: Waiter> LocalShare<W> {
         )?)
     }
 
-    /// Returns whether packets of the queue pair are queued, or wait for room. The packet that asks
-    /// for an ACK may be one of these.
+    /// Returns whether packets of the queue pair are queued, or wait for space. The packet that
+    /// asks for an ACK may be one of these.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.packets.load(Relaxed) != 0 || self.waits.load(Relaxed) != 0
@@ -145,13 +145,13 @@ impl<W: Waiter> LocalShare<W> {
     }
 
     /// Returns the number of packets that may be handed over now.
-    pub(crate) fn room(&self) -> u32 {
+    pub(crate) fn space(&self) -> u32 {
         with_lock_irqsave(&self.queue.state, |state| {
             if !state.waiters.is_empty() && self.admitted.load(Relaxed) == 0 {
                 return 0;
             }
             self.admitted.store(0, Relaxed);
-            state.limit.room()
+            state.limit.space()
         })
     }
 
@@ -161,16 +161,16 @@ impl<W: Waiter> LocalShare<W> {
         with_lock_irqsave(&self.queue.state, |state| state.limit.queued(packets));
     }
 
-    /// Appends the queue pair to the list of those that wait for room, unless it is in the list.
+    /// Appends the queue pair to the list of those that wait for space, unless it is in the list.
     pub(crate) fn wait(&self, qp: Arc<W>) {
         self.waits.store(1, Relaxed);
-        let room = with_lock_irqsave(&self.queue.state, |state| {
+        let space = with_lock_irqsave(&self.queue.state, |state| {
             if let Ok(waiter) = ListArc::try_from_arc(qp) {
                 state.waiters.push_back(waiter);
             }
-            state.limit.room()
+            state.limit.space()
         });
-        if room != 0 {
+        if space != 0 {
             SerialWork::<LocalQueue<W>>::queue(self.queue.as_arc_borrow(), 0);
         }
     }
@@ -181,7 +181,7 @@ impl<W: Waiter> TxOwner for LocalShare<W> {
         self.packets.add(-1, Relaxed);
         let wake = with_lock_irqsave(&self.queue.state, |state| {
             state.limit.completed();
-            !state.waiters.is_empty() && state.limit.room() != 0
+            !state.waiters.is_empty() && state.limit.space() != 0
         });
         if wake {
             SerialWork::<LocalQueue<W>>::queue(self.queue.as_arc_borrow(), 0);

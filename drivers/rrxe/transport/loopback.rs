@@ -76,7 +76,7 @@ impl LoopbackBatch {
     }
 
     /// Adds a packet, and copies its payload, which starts at byte `at`. Returns `Ok(false)` if
-    /// there is no memory: the packet is lost. Returns [`TxError::NoRoom`] if the batch is full.
+    /// there is no memory: the packet is lost. Returns [`TxError::Full`] if the batch is full.
     #[inline(never)]
     pub(super) fn push_copy(
         &mut self,
@@ -90,7 +90,7 @@ impl LoopbackBatch {
             0 => 0,
             _ => match self.arena.append(len as usize, read) {
                 Ok(start) => start?,
-                Err(EMSGSIZE) => return Err(TxError::NoRoom),
+                Err(EMSGSIZE) => return Err(TxError::Full),
                 Err(_) => return Ok(false),
             },
         };

@@ -107,7 +107,7 @@ pub(crate) struct TxCtx<'a, W: Waiter> {
 
 /// Transmits the packets of a queue pair, for the duration of a batch.
 ///
-/// Consecutive packets cross the stack together, as a chain, which the stack takes apart above the
+/// Consecutive packets cross the stack together, as a chain, which the stack segments above the
 /// device, unless the device accepts it whole (veth). Each packet has its own headers and ICRC.
 pub(crate) struct Transmitter<'a, W: Waiter> {
     ctx: TxCtx<'a, W>,
@@ -118,8 +118,8 @@ pub(crate) struct Transmitter<'a, W: Waiter> {
     batch: Option<&'a mut TxBatch>,
     chain: Option<Chain>,
     scratch: Scratch,
-    /// Number of packets for which this host has room.
-    pub(crate) room: u32,
+    /// Number of packets for which the local queue has space.
+    pub(crate) space: u32,
 }
 
 /// Writes the UDP payload of a packet: headers, payload from byte `at` on, padding and ICRC. `icrc`
@@ -227,7 +227,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
             batch: None,
             chain: None,
             scratch: Scratch::default(),
-            room: u32::MAX,
+            space: u32::MAX,
         }
     }
 
@@ -265,14 +265,14 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
             }
         };
         if may_queue {
-            self.room = self.ctx.local.room();
+            self.space = self.ctx.local.space();
         }
         transport
     }
 
     /// Sends `count` packets: this one and its successors by [`TxPacket::advance`], whose payloads
-    /// follow each other. Returns how many were taken, and why the next one was not. A packet that
-    /// can't be sent is lost: the protocol recovers.
+    /// follow each other. Returns how many were accepted, and why the next one was not. A packet
+    /// that can't be sent is lost: the protocol recovers.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -353,7 +353,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         payload: &impl ReadPayload,
         at: u32,
     ) -> Result<(), TxError> {
-        let batch = self.batch.as_mut().ok_or(TxError::NoRoom)?;
+        let batch = self.batch.as_mut().ok_or(TxError::Full)?;
         let is_sent = match &mut batch.loopback {
             Some(loopback) => loopback.push_copy(packet, payload, at)?,
             None => self.append(packet, payload, at)?,
@@ -424,7 +424,7 @@ impl<'a, W: Waiter> Transmitter<'a, W> {
         if counted {
             let is_owned = skb.set_owner(self.ctx.local.clone());
             batch.owned = batch.owned.wrapping_add(is_owned.into());
-            self.room = self.room.saturating_sub(1);
+            self.space = self.space.saturating_sub(1);
         }
         batch.queue.push(skb);
     }

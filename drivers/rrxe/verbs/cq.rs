@@ -227,7 +227,7 @@ impl Queue {
             return;
         };
         let mut consumer = ring.counter(RING_CONSUMER);
-        while to.has_room() && consumer != *producer {
+        while to.has_space() && consumer != *producer {
             let qp = qps.get_mut(ring.slot(consumer)).and_then(Option::take);
             let (Ok(cqe), Some(qp)) = (ring.read::<Cqe>(consumer), qp) else {
                 break;
@@ -552,7 +552,7 @@ mod tests {
         }
         cq.remove(destroyed.target());
         drop(destroyed);
-        // The removal makes room.
+        // The removal frees entries.
         push(&cq, &kept, 9)?;
         assert_eq!(poll(&cq, &kept), 25689);
         Ok(())

@@ -2,11 +2,11 @@
 
 //! Shared receive queues: one ring of receive work requests for many queue pairs (IBA 10.2.9).
 //!
-//! A queue pair that needs a work request takes the oldest one, under the queue's lock, which nests
-//! inside the queue pair's lock. It copies the entry out and frees its slot at once, because work
-//! requests complete in a different order than they were taken, and a ring can free slots only in
-//! order. From then on the work request belongs to the queue pair: a malformed one fails only
-//! there.
+//! A queue pair that needs a work request fetches the oldest one, under the queue's lock, which
+//! nests inside the queue pair's lock. It copies the entry out and frees its slot at once, because
+//! work requests complete in a different order than they were fetched, and a ring can free slots
+//! only in order. From then on the work request belongs to the queue pair: a malformed one fails
+//! only there.
 //!
 //! The ring never asks for doorbells, because a shared receive queue is never flushed (J-15).
 
@@ -46,13 +46,13 @@ const ERROR: u32 = 2;
 /// A shared receive queue, used by queue pairs. It may outlive ib_core's object.
 #[pin_data]
 pub(crate) struct Srq {
-    /// The protection domain of its work requests, whichever queue pair takes them.
+    /// The protection domain of its work requests, whichever queue pair fetches them.
     pub(crate) pd: PdId,
     /// Largest number of data segments of a work request.
     pub(crate) max_sge: u32,
     /// XRC: the domain of the queue pairs that may use it.
     pub(crate) xrc_domain: Option<PdId>,
-    /// XRC: the completion queue of its work requests, whichever queue pair takes them.
+    /// XRC: the completion queue of its work requests, whichever queue pair fetches them.
     pub(crate) xrc_cq: Option<Arc<Cq>>,
     target: Arc<SrqTarget>,
     #[pin]
@@ -265,21 +265,21 @@ impl Srq {
                 return None;
             }
         };
-        let taken = read(consumer)?;
-        consumer.take();
+        let entry = read(consumer)?;
+        consumer.advance();
         consumer.retire();
         // G-29
         if waiting <= queue.limit {
             queue.limit = 0;
             SerialWork::<Self>::queue(this, LIMIT_REACHED);
         }
-        Some(taken)
+        Some(entry)
     }
 
     /// Replaces the ring.
     fn change_ring(&self, ring: Ring) -> Result {
         // A program that posts during this call harms only itself. So the waiting entries can be
-        // copied without the lock, while queue pairs continue to take from the old ring.
+        // copied without the lock, while queue pairs continue to fetch from the old ring.
         let (old, first, count) = {
             let mut queue = lock_bh(&self.queue);
             let consumer = queue.consumer.as_mut().ok_or(EINVAL)?;

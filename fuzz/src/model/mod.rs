@@ -95,7 +95,7 @@ struct Executed {
     packets: u32,
     what: What,
     /// Packets still to send, up to the last one: the first of this response, and the next to send.
-    owed: Option<(u32, u32)>,
+    pending: Option<(u32, u32)>,
     /// The last response packet was sent.
     responded: bool,
 }
@@ -149,8 +149,8 @@ impl Model {
     /// Enters the Error state if the responder has failed and has sent all pending responses.
     pub fn rest(&mut self) {
         let state = &self.state;
-        let owes = state.executed.iter().any(|e| e.owed.is_some());
-        if state.failing && !owes && state.nak.is_none() && !state.acknowledge {
+        let pending = state.executed.iter().any(|e| e.pending.is_some());
+        if state.failing && !pending && state.nak.is_none() && !state.acknowledge {
             self.die();
         }
     }

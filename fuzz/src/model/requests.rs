@@ -214,9 +214,9 @@ impl Model {
             (false, Some(Message::Send { received })) => received,
             _ => return Err(INVALID),
         };
-        let room = self.current().ok_or(Refused::NotReady)?.1.len() as u32;
+        let space = self.current().ok_or(Refused::NotReady)?.1.len() as u32;
         let length = received + request.payload.len() as u32;
-        if length > room {
+        if length > space {
             return Err(Refused::Invalid(status::LENGTH));
         }
         self.fill(received as usize, request.payload);
@@ -323,7 +323,7 @@ impl Model {
         let key = number(&request.ext[8..12]) as u32;
         let length = number(&request.ext[12..16]) as u32;
         let idle = self.state.message.is_none() && request.payload.is_empty();
-        if !idle || !self.access[0] || length > 1 << 31 || !self.has_room() {
+        if !idle || !self.access[0] || length > 1 << 31 || !self.has_space() {
             return Err(INVALID);
         }
         if length != 0 {
@@ -338,7 +338,7 @@ impl Model {
         let key = number(&request.ext[8..12]) as u32;
         let (swap_add, compare) = (number(&request.ext[12..20]), number(&request.ext[20..28]));
         let idle = self.state.message.is_none() && request.payload.is_empty();
-        if !idle || !self.access[2] || va % 8 != 0 || !self.has_room() {
+        if !idle || !self.access[2] || va % 8 != 0 || !self.has_space() {
             return Err(INVALID);
         }
         let word = self.range(va, key, 8, 2).ok_or(Refused::Access)?;
@@ -371,7 +371,7 @@ impl Model {
         if !idle || !allowed || !(global || persistent) || self.resources == 0 {
             return Err(INVALID);
         }
-        if !self.has_room() {
+        if !self.has_space() {
             return Err(Refused::Later);
         }
         let start = i128::from(va) - i128::from(self.base);
@@ -388,7 +388,7 @@ impl Model {
         let length = number(&request.ext[12..16]) as u32;
         let right = length == 8 && request.payload.len() == 8 && va % 8 == 0;
         let allowed = self.access[1] && self.state.message.is_none();
-        if !right || !allowed || !self.has_room() {
+        if !right || !allowed || !self.has_space() {
             return Err(INVALID);
         }
         let range = self.range(va, key, 8, 1).ok_or(Refused::Access)?;
@@ -396,7 +396,7 @@ impl Model {
         self.remember(1, What::Done(request.asked()))
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         let executed = &self.state.executed;
         self.resources != 0
             && (executed.len() < self.resources || executed.front().is_some_and(|e| e.responded))
@@ -410,7 +410,7 @@ impl Model {
             psn: self.expected,
             packets,
             what,
-            owed: Some((0, 0)),
+            pending: Some((0, 0)),
             responded: false,
         });
         self.end_message();

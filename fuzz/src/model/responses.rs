@@ -32,7 +32,7 @@ impl Model {
                 };
                 if let Some(executed) = self.state.executed.iter_mut().find(same) {
                     let at = (request.psn + PSNS - executed.psn) % PSNS;
-                    executed.owed = Some((at, at));
+                    executed.pending = Some((at, at));
                 }
             }
             0x13 | 0x14 => {
@@ -42,7 +42,7 @@ impl Model {
                     same && e.psn == request.psn
                 };
                 if let Some(executed) = self.state.executed.iter_mut().find(same) {
-                    executed.owed = Some((0, 0));
+                    executed.pending = Some((0, 0));
                 }
             }
             0x1c | 0x1d => {
@@ -52,7 +52,7 @@ impl Model {
                     same && e.psn == request.psn
                 };
                 if let Some(executed) = self.state.executed.iter_mut().find(same) {
-                    executed.owed = Some((0, 0));
+                    executed.pending = Some((0, 0));
                 }
             }
             0x15 | 0x18.. => {}
@@ -65,7 +65,7 @@ impl Model {
         if self.dead {
             return None;
         }
-        while let Some(which) = self.state.executed.iter().position(|e| e.owed.is_some()) {
+        while let Some(which) = self.state.executed.iter().position(|e| e.pending.is_some()) {
             match self.response(which) {
                 Some(said) => return Some(said),
                 None => self.gone(which),
@@ -85,7 +85,7 @@ impl Model {
     /// Returns the next packet of a response, or `None` if the memory is inaccessible.
     fn response(&mut self, which: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let executed = self.state.executed[which].clone();
-        let (start, at) = executed.owed?;
+        let (start, at) = executed.pending?;
         let psn = (executed.psn + at) % PSNS;
         let (first, last) = (at == start, at + 1 == executed.packets);
         let (head, payload) = match executed.what {
@@ -125,7 +125,7 @@ impl Model {
             }
         };
         let executed = &mut self.state.executed[which];
-        executed.owed = (!last).then_some((start, at + 1));
+        executed.pending = (!last).then_some((start, at + 1));
         executed.responded |= last;
         Some((head, payload))
     }
@@ -133,7 +133,7 @@ impl Model {
     /// Handles a READ whose memory became inaccessible: an error of the request, unless it is a
     /// duplicate.
     fn gone(&mut self, which: usize) {
-        let (_, at) = self.state.executed[which].owed.take().expect("it is owed");
+        let (_, at) = self.state.executed[which].pending.take().expect("it is pending");
         let executed = &mut self.state.executed[which];
         executed.what = What::Forgotten;
         if executed.responded {

@@ -45,7 +45,7 @@ impl Backing for KernelMemory {
 pub struct KernelPages(PageTable);
 
 impl KernelPages {
-    /// Allocates room for `count` pages.
+    /// Allocates space for `count` pages.
     pub fn with_capacity(count: usize) -> Result<Self> {
         Ok(Self(PageTable {
             blocks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
@@ -67,7 +67,7 @@ impl KernelPages {
         self.0.len = 0;
     }
 
-    /// Adds a page. Returns `ENOMEM` if there is no room.
+    /// Adds a page. Returns `ENOMEM` if there is no space.
     pub fn push(&mut self, address: u64) -> Result {
         let pushed = (self.0.blocks).push_within_capacity(usize::try_from(address)?);
         pushed.map_err(|_| ENOMEM)
@@ -81,8 +81,8 @@ impl KernelPages {
         }
         let shift = page_size.trailing_zeros();
         let offset = address & u64::from(page_size.wrapping_sub(1));
-        let room = (self.0.blocks.len() as u64) << shift;
-        if offset.checked_add(len).is_none_or(|end| end > room) {
+        let size = (self.0.blocks.len() as u64) << shift;
+        if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(EINVAL);
         }
         self.0.shift = shift;

@@ -87,9 +87,9 @@ impl<D: Driver> Ops<D> {
     }
 
     pub(super) unsafe extern "C" fn counter_update_stats(ib: *mut raw::rdma_counter) -> c_int {
-        // SAFETY: A queue pair was bound, so the data exists, and `counter_alloc_stats` made room
-        // for each statistic. ib_core reads the values without the counter's lock (counters.c,
-        // `get_running_counters_hwstat_sum()`).
+        // SAFETY: A queue pair was bound, so the data exists, and `counter_alloc_stats` reserved
+        // space for each statistic. ib_core reads the values without the counter's lock
+        // (counters.c, `get_running_counters_hwstat_sum()`).
         unsafe {
             let counter = Counter::<D>::data(ib);
             let values = (&raw mut (*(*ib).stats).value).cast::<u64>();

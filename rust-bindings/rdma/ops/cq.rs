@@ -86,7 +86,7 @@ impl<D: Driver> Ops<D> {
             Err(_) => return EINVAL.to_errno(),
         };
         // SAFETY: The caller of `ib_poll_cq()` (ib_verbs.h) guarantees that the queue is live and
-        // that there is room for the completions, which need not be initialized.
+        // that there is space for the completions, which need not be initialized.
         let (cq, entries) = unsafe {
             let entries = slice::from_raw_parts_mut(wc.cast(), entries);
             (Cq::<D>::data(ib), entries)

@@ -32,14 +32,14 @@ impl<D: Driver> Ops<D> {
         make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, u32)>>,
     ) -> *mut raw::ib_mr {
         let new = || {
-            let room = KBox::<Mr<D>>::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?;
+            let memory = KBox::<Mr<D>>::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?;
             // SAFETY: The caller guarantees that the domain, and thus its device, is live until the
             // operation returns.
             let (device, domain) = unsafe { (Device::from_raw((*pd).device), Pd::<D>::data(pd)) };
             let Some((data, key)) = make(device, domain)? else {
                 return Ok(ptr::null_mut());
             };
-            let mr = KBox::into_raw(room).cast::<raw::ib_mr>();
+            let mr = KBox::into_raw(memory).cast::<raw::ib_mr>();
             // SAFETY: This function owns the region until it is returned. Then ib_core owns it,
             // until it passes it to `dereg_mr`. Zeroes are a valid `struct ib_mr`: numbers, and
             // pointers that may be null. The caller guarantees that `pd` is live.

@@ -218,7 +218,7 @@ def ack_at_the_end(end):
         host, side = found.hosts[1], found.sides[1]
         before = read(host)["sent_pkts"]
         asked = found.send(0, completes=False)
-        owed = read(host)["sent_pkts"] == before
+        pending = read(host)["sent_pkts"] == before
         if end == "destroy":
             side.end.drop(side.qp["id"])
         elif end == "killed":
@@ -231,7 +231,7 @@ def ack_at_the_end(end):
         else:
             side.end.modify(side.qp["id"], ["STATE"], state=end)
         # On a slow machine the delay may have expired before.
-        log(f"acknowledgement owed at the end of the queue pair: {owed}")
+        log(f"acknowledgement pending at the end of the queue pair: {pending}")
         found.completed(0, asked)
 
 

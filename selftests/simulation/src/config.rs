@@ -40,7 +40,7 @@ pub struct Trouble {
     /// A receive work request that is too short for some messages, or whose memory is invalid.
     pub bad_receives: u32,
     /// A transmit batch that is full.
-    pub no_room: u32,
+    pub no_space: u32,
     /// Per turn: a forged packet, or a stale packet of an earlier connection.
     pub forgeries: u32,
     /// Per access: an absent page.
@@ -225,7 +225,7 @@ fn trouble(random: &mut Random) -> Trouble {
             0
         }
     };
-    trouble.no_room = some(random, 300, 300);
+    trouble.no_space = some(random, 300, 300);
     trouble.drains = some(random, 200, 100);
     // Half of the seeds have no reason to fail.
     if random.chance(500) {

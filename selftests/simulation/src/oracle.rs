@@ -154,7 +154,7 @@ pub struct Oracle {
     /// Arrival time of the last packet that was not late, by receiver.
     pub last: Vec<u64>,
     /// Number of packets that fit into the transmit batch.
-    pub room: u32,
+    pub space: u32,
     pub refused: bool,
     /// The packet being handled.
     pub handling: Option<Truth>,
@@ -205,7 +205,7 @@ impl Oracle {
             events: Schedule::default(),
             flying: 0,
             last: Vec::new(),
-            room: u32::MAX,
+            space: u32::MAX,
             refused: false,
             handling: None,
             payload: Vec::new(),

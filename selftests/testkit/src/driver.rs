@@ -72,7 +72,7 @@ pub struct Driver {
     /// XRC: number of the shared receive queue, whose receive work requests are in `rq`.
     pub srq: Option<u32>,
     /// Capacity of the next batches in packets; `None` for any number.
-    pub room: Option<u32>,
+    pub space: Option<u32>,
     /// Error returned for packets instead of sending them.
     pub refuse: Option<TxError>,
     /// Status of local operations that fail.
@@ -116,8 +116,8 @@ impl Driver {
         if let Some(error) = self.refuse {
             return Err(error);
         }
-        if self.room == Some(0) {
-            return Err(TxError::NoRoom);
+        if self.space == Some(0) {
+            return Err(TxError::Full);
         }
         let payload = match packet.payload {
             Payload::None => Vec::new(),
@@ -134,7 +134,7 @@ impl Driver {
                 bytes
             }
         };
-        self.room = self.room.map(|room| room - 1);
+        self.space = self.space.map(|space| space - 1);
         self.out.push(Frame::new(packet, payload));
         Ok(())
     }

@@ -65,8 +65,8 @@ impl Credits {
 }
 
 impl<C: CongestionControl> Requester<C> {
-    /// Returns whether the peer has room for this message, as far as it has reported. A message
-    /// that has started continues.
+    /// Returns whether the peer has a receive work request for this message, as far as it has
+    /// reported. A message that has started continues.
     #[inline]
     pub(super) fn has_credit<P: DriverPart>(&self, slot: &SendSlot<P>) -> bool {
         !slot.op.uses_receive() || slot.is_within(self.psn.next) || self.credits.is_left()

@@ -87,7 +87,7 @@ pub(super) struct Repair {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The retransmission is pending, not before this time. `None` means the next poll: the driver
-    /// has been told, and a timer does not help a poll that waits for room or for the send side.
+    /// has been told, and a timer does not help a poll that waits for space or for the send side.
     Due(Option<Time>),
     /// Retransmitted at this time.
     Sent(Time),

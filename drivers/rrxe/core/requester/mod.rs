@@ -39,7 +39,7 @@ use request::SlotState;
 use rtt::Rtt;
 
 /// Limit of outstanding PSNs beyond which no READ starts. The peer sends responses as fast as it
-/// can, and a host's receive queue usually has room for 1000 packets.
+/// can, and a host's receive queue usually has space for 1000 packets.
 pub const MAX_RESPONSES: u32 = 1024;
 
 /// The largest message: 2^31 bytes (IBA 9.7.2).
@@ -91,7 +91,7 @@ pub trait RequesterEnv {
 
     /// Takes `count` packets of a message to send: this one and its successors by
     /// [`TxPacket::advance`], which differ only in PSN and payload position. Several are from the
-    /// middle of the message. Returns how many were taken, and why the next one was not.
+    /// middle of the message. Returns how many were accepted, and why the next one was not.
     fn transmit(
         &mut self,
         packet: &TxPacket,

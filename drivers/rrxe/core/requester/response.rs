@@ -83,7 +83,7 @@ impl<C: CongestionControl> Requester<C> {
         if let Some(code) = credit {
             self.credits.grant(code);
         }
-        outcome.merge(self.take_refused(cx));
+        outcome.merge(self.process_refused(cx));
         outcome.merge(self.complete_failed(cx));
         outcome.transmit |= self.release_repair(cx.now);
         outcome.transmit |= self.can_send(cx.slots);
@@ -94,7 +94,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Handles a NAK Sequence Error that arrived before the responses to earlier READs, if these
     /// have arrived now. A peer that keeps out-of-order requests may have received the missing one
     /// meanwhile, so its response may be late only.
-    fn take_refused(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
+    fn process_refused(&mut self, cx: &mut Ctx<'_, impl Env>) -> Outcome {
         if self.loss.refused != Some(self.psn.una) || self.state != State::Ready {
             return Outcome::default();
         }

@@ -129,7 +129,7 @@ impl<C: CongestionControl> Requester<C> {
     /// Returns whether the requester may ask for a READ from the start of a gap on, although its
     /// earlier responses may only be buffered, and the driver may drop them.
     ///
-    /// A peer that continues with MIDDLE takes a repeated request for a confirmation that the
+    /// A peer that continues with MIDDLE takes a repeated request as a confirmation that the
     /// earlier responses have arrived, and never sends them again (rdma_rxe: `duplicate_request()`
     /// in rxe_resp.c).
     fn may_ask_for<P: DriverPart>(&self, slots: &[SendSlot<P>], gap: &Gap) -> bool {
@@ -169,7 +169,7 @@ impl<C: CongestionControl> Requester<C> {
         None
     }
 
-    /// Asks for the gaps beyond the lost packet. Returns whether there is room for more packets.
+    /// Asks for the gaps beyond the lost packet. Returns whether more packets may be sent.
     pub(super) fn send_gaps(&mut self, cx: &mut Ctx<'_, impl Env>, poll: &mut Poll) -> bool {
         for n in 0..MAX_GAPS {
             let gap = self.loss.scoreboard.gaps.get(n).copied().flatten();
@@ -184,7 +184,7 @@ impl<C: CongestionControl> Requester<C> {
                 return false;
             }
             let sent = self.send_again(cx, poll, gap.number, gap.from);
-            if matches!(sent, Err(TxError::NoRoom)) {
+            if matches!(sent, Err(TxError::Full)) {
                 return false;
             }
             // A gap that cannot be asked for now is repaired when nothing before it is missing.

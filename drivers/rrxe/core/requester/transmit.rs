@@ -127,7 +127,7 @@ impl<C: CongestionControl> Requester<C> {
             }
             Err(error) => match error.permanent() {
                 Some(fault) => slot.progress.state = SlotState::Failed(fault.status()),
-                None => poll.progress.more |= error == TxError::NoRoom,
+                None => poll.progress.more |= error == TxError::Full,
             },
         }
         result.is_ok()
@@ -209,7 +209,7 @@ impl<C: CongestionControl> Requester<C> {
         debug_assert!(slot.contains(psn), "a retransmission of what was not sent");
         let packet = self.build(slot, psn, true);
         if let Err(error) = cx.env.transmit(&packet, 1, slot).1 {
-            poll.progress.more |= error == TxError::NoRoom;
+            poll.progress.more |= error == TxError::Full;
             return Err(error);
         }
         self.congestion.on_sent(cx.now, packet.udp_payload_len(), 1);
@@ -293,14 +293,14 @@ impl<C: CongestionControl> Requester<C> {
         } else {
             middle
         };
-        let room = self.flight_limit().saturating_sub(self.in_flight());
+        let space = self.flight_limit().saturating_sub(self.in_flight());
         // Only retransmissions are counted, so a burst must not mix them with new packets.
         let alike = match self.psn.end.since(self.psn.next) {
             0 => middle,
             again => again,
         };
         let sendable = until_ackreq
-            .min(room)
+            .min(space)
             .min(max)
             .min(self.congestion.burst(now));
         let burst = middle.min(alike).min(sendable).max(1);
@@ -319,7 +319,7 @@ impl<C: CongestionControl> Requester<C> {
         env: &mut E,
     ) -> (u32, Result<bool, TxError>) {
         if !slot.is_started() {
-            // If the driver has no room, the next attempt may start at another PSN.
+            // If the batch is full, the next attempt may start at another PSN.
             slot.progress.first_psn = self.psn.next;
         }
         let at = self.psn.next.since(slot.progress.first_psn);
@@ -337,7 +337,7 @@ impl<C: CongestionControl> Requester<C> {
         );
         let packet = self.build(slot, self.psn.next, ackreq);
         let (sent, result) = env.transmit(&packet, burst, slot);
-        debug_assert!(sent <= burst, "more packets were taken than offered");
+        debug_assert!(sent <= burst, "more packets were accepted than offered");
         debug_assert!(
             result.is_err() || sent == burst,
             "packets were refused without a reason"

@@ -182,7 +182,7 @@ pub trait ResponderEnv {
         Err(Fault::Protection)
     }
 
-    /// XRC: takes the next receive work request of a shared receive queue, called instead of
+    /// XRC: fetches the next receive work request of a shared receive queue, called instead of
     /// [`ResponderEnv::fetch_recv`]. Returns an error if the queue pair's domain has no such queue.
     fn fetch_xrc_recv(&mut self, _srqn: u32) -> Result<Option<u32>, Fault> {
         Err(Fault::Protection)
@@ -199,7 +199,7 @@ pub trait ResponderEnv {
 
     /// Takes `count` packets to send: this one and its successors by [`TxPacket::advance`], which
     /// differ only in PSN and payload position. Several are READ responses. Returns how many were
-    /// taken, and why the next one was not.
+    /// accepted, and why the next one was not.
     fn transmit(&mut self, packet: &TxPacket, count: u32) -> (u32, Result<(), TxError>);
 }
 
@@ -248,11 +248,11 @@ pub struct ResponderCounters {
     pub out_of_sequence: Stat,
     /// RNR NAKs sent.
     pub rnr_naks: Stat,
-    /// Packets dropped: of the wrong kind, in the wrong state, without room, or because memory was
-    /// absent.
+    /// Packets dropped: of the wrong kind, in the wrong state, without a free resource, or because
+    /// memory was absent.
     pub dropped: Stat,
-    /// Requests refused because of a wrong key, domain, right or range.
-    pub wrong_keys: Stat,
+    /// Requests refused because of an invalid R_Key, domain, right or range.
+    pub access_errors: Stat,
 }
 
 /// The receiving half of a queue pair. See the module documentation.

@@ -87,7 +87,7 @@ impl<R: ResourceRing> Responder<R> {
     }
 
     /// Returns how many packets of a burst that starts with this one ([`Packet::starts_burst`]) may
-    /// be handled at once: those certain to be expected and to have room, and at least 1.
+    /// be handled at once: those certain to be expected and to fit, and at least 1.
     #[inline]
     pub fn accepts_burst(&self, packet: &Packet) -> u32 {
         let mtu = self.mtu.bytes();
@@ -98,7 +98,7 @@ impl<R: ResourceRing> Responder<R> {
         {
             return 1;
         }
-        let room = match (packet.operation, self.message, self.recv) {
+        let space = match (packet.operation, self.message, self.recv) {
             (Operation::SendMiddle, Message::Send { received, .. }, Some(length)) => {
                 length.min(requester::MAX_MESSAGE).saturating_sub(received)
             }
@@ -106,7 +106,7 @@ impl<R: ResourceRing> Responder<R> {
             (Operation::WriteMiddle, Message::Write { rest, .. }, _) => rest.len.saturating_sub(1),
             _ => 0,
         };
-        room.checked_div(mtu).unwrap_or(0).max(1)
+        space.checked_div(mtu).unwrap_or(0).max(1)
     }
 
     /// Returns whether [`Responder::accepts_burst`] permits this burst.
@@ -178,8 +178,8 @@ impl<R: ResourceRing> Responder<R> {
         Outcome::default()
     }
 
-    fn count_wrong_key(&mut self) {
-        self.counters.wrong_keys.increment();
+    fn count_access_error(&mut self) {
+        self.counters.access_errors.increment();
     }
 
     /// Executes the expected request of a reliable connection.
@@ -237,7 +237,7 @@ impl<R: ResourceRing> Responder<R> {
             }
             Refusal::NotPresent => return self.await_memory(),
             Refusal::Invalidate => {
-                self.count_wrong_key();
+                self.count_access_error();
                 // G-22: the peer gets no NAK for this request, but still the responses to earlier
                 // ones.
                 self.fail_recv(Status::RemInvReq, env);
@@ -247,7 +247,7 @@ impl<R: ResourceRing> Responder<R> {
                 return Outcome::transmit(true);
             }
             Refusal::Access => {
-                self.count_wrong_key();
+                self.count_access_error();
                 let status = self.recv_of_refused_write(packet, env);
                 (N::RemoteAccess, status, E::AccessError)
             }
@@ -322,7 +322,7 @@ impl<R: ResourceRing> Responder<R> {
                 if refusal != Refusal::Access {
                     return self.drop_packet();
                 }
-                self.count_wrong_key();
+                self.count_access_error();
                 Outcome::default()
             }
         }

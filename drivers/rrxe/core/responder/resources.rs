@@ -147,9 +147,10 @@ impl<R: ResourceRing> Resources<R> {
         self.pending != 0
     }
 
-    /// Returns whether there is room: not while the oldest resource waits for its first response
-    /// (C-14, C-15). A peer that sends a new request has received the response to a duplicate.
-    fn has_room(&self) -> bool {
+    /// Returns whether a resource is free: not while the oldest resource waits for its first
+    /// response (C-14, C-15). A peer that sends a new request has received the response to a
+    /// duplicate.
+    fn has_space(&self) -> bool {
         self.get(self.head).is_some_and(|oldest| !oldest.unsent)
     }
 
@@ -244,7 +245,7 @@ impl<R: ResourceRing> Resources<R> {
 }
 
 impl<R: ResourceRing> Responder<R> {
-    /// Replaces the resource storage, which has room for all READs and atomics that the peer may
+    /// Replaces the resource storage, which has space for all READs and atomics that the peer may
     /// have outstanding (`max_dest_rd_atomic`, C-13 to C-15). Moves the newest resources there.
     /// Returns the old storage.
     pub fn set_resources(&mut self, ring: R) -> R {
@@ -269,11 +270,11 @@ impl<R: ResourceRing> Responder<R> {
     pub(super) fn on_read_or_atomic(&mut self, packet: &Packet, env: &mut impl Env) -> Result {
         use Operation as O;
         let (operation, ext, len) = (packet.operation, packet.ext, packet.payload_len);
-        let has_room = match operation {
+        let has_space = match operation {
             O::Flush => self.resources.limit() != 0,
-            _ => self.resources.has_room(),
+            _ => self.resources.has_space(),
         };
-        if self.message != Message::None || !has_room {
+        if self.message != Message::None || !has_space {
             return Err(Refusal::Invalid);
         }
         let refused = Refusal::remote;
@@ -340,7 +341,7 @@ impl<R: ResourceRing> Responder<R> {
         }
         // Unlike a READ (C-14), it is not refused: rdma_rxe sends FLUSHes without counting them as
         // outstanding.
-        if !self.resources.has_room() {
+        if !self.resources.has_space() {
             return Err(Refusal::Busy);
         }
         Ok(Flush {

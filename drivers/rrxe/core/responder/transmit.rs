@@ -81,7 +81,7 @@ impl<R: ResourceRing> Responder<R> {
             progress.note_sent(sent);
             // After a permanent error, the failed READ has been handled.
             if result.is_err_and(|error| error.permanent().is_none()) {
-                progress.more = result == Err(TxError::NoRoom);
+                progress.more = result == Err(TxError::Full);
                 break;
             }
         }
@@ -118,7 +118,7 @@ impl<R: ResourceRing> Responder<R> {
                 _ => 1,
             };
             let (sent, result) = env.transmit(&packet, burst);
-            debug_assert!(sent <= burst, "more packets were taken than offered");
+            debug_assert!(sent <= burst, "more packets were accepted than offered");
             debug_assert!(
                 result.is_err() || sent == burst,
                 "packets were refused without a reason"
@@ -147,7 +147,7 @@ impl<R: ResourceRing> Responder<R> {
         let (sent, result) = env.transmit(&packet, 1);
         // A packet without payload cannot fail on memory: any error but a full batch counts as a
         // loss.
-        if result == Err(TxError::NoRoom) {
+        if result == Err(TxError::Full) {
             return (sent, result);
         }
         self.nak_due = None;

@@ -213,17 +213,17 @@ fn random_packets() {
             match random.below(10) {
                 0 => {
                     let request = random_request(&mut random, service, mtu);
-                    let room = request.length.max(8) as usize;
-                    let _ = host.post(request, vec![0; room]);
+                    let size = request.length.max(8) as usize;
+                    let _ = host.post(request, vec![0; size]);
                 }
                 1 => {
                     host.post_recv(recvs, random.below(5000) as usize);
                     recvs += 1;
                 }
                 2 => {
-                    host.driver.room = Some(random.below(5));
+                    host.driver.space = Some(random.below(5));
                     host.transmit(now);
-                    host.driver.room = None;
+                    host.driver.space = None;
                 }
                 3 => {
                     // Not `drain`: a hostile READ may ask for gigabytes.
@@ -263,8 +263,8 @@ fn injected_packets() {
             for side in 0..2 {
                 if random.chance(200) {
                     let request = random_request(&mut random, Service::Rc, 256);
-                    let room = request.length.max(8) as usize;
-                    let _ = pair.hosts[side].post(request, vec![0; room]);
+                    let size = request.length.max(8) as usize;
+                    let _ = pair.hosts[side].post(request, vec![0; size]);
                 }
                 pair.hosts[side].post_recv(step, 256 * 5);
             }

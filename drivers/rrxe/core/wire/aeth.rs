@@ -49,7 +49,7 @@ impl Aeth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// 000ccccc: acknowledged. The code gives the number of messages for which the responder has
-    /// room; see [`credits`].
+    /// space; see [`credits`].
     Ack {
         /// Credit code, 0 to 31.
         credit: u8,

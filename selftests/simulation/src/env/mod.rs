@@ -17,12 +17,12 @@ pub struct Env<'a> {
 }
 
 impl Env<'_> {
-    fn room(&mut self) -> Result<(), TxError> {
-        if self.oracle.room == 0 {
+    fn use_space(&mut self) -> Result<(), TxError> {
+        if self.oracle.space == 0 {
             self.oracle.refused = true;
-            return Err(TxError::NoRoom);
+            return Err(TxError::Full);
         }
-        self.oracle.room -= 1;
+        self.oracle.space -= 1;
         Ok(())
     }
 }

@@ -148,7 +148,7 @@ impl Env<'_> {
 impl Env<'_> {
     /// Sends a request packet.
     fn send_request(&mut self, packet: &TxPacket, slot: &SendSlot) -> Result<(), TxError> {
-        self.room()?;
+        self.use_space()?;
         let qp = self.qp;
         let relative = self.oracle.flows[qp].relative(packet.psn);
         let index = slot.local;

@@ -117,7 +117,7 @@ fn check_payload(oracle: &Oracle, qp: usize, truth: &Truth, at: u32) {
 impl Env<'_> {
     /// Sends a response packet.
     pub fn send_response(&mut self, packet: &TxPacket) -> Result<(), TxError> {
-        self.room()?;
+        self.use_space()?;
         let qp = self.qp;
         let relative = self.check_response(packet);
         let incoming = self.incoming();

@@ -110,7 +110,7 @@ impl World {
             let Core {
                 requester, slots, ..
             } = &mut self.cores[qp];
-            let slot = requester.free_slot(slots).expect("there is room");
+            let slot = requester.free_slot(slots).expect("there is space");
             let oracle = &mut self.oracle;
             let local = oracle.flows[qp].messages.len();
             *slot = SendSlot { local, ..request };

@@ -128,13 +128,13 @@ impl World {
     /// Sends an ACK that has waited for the packets of the requester after them.
     fn reply(&mut self, qp: usize) {
         let now = self.oracle.now;
-        if self.oracle.room == 0 || self.oracle.sides[qp].emitted == 0 {
+        if self.oracle.space == 0 || self.oracle.sides[qp].emitted == 0 {
             return;
         }
         if let Some(packet) = self.cores[qp].responder.on_reply(Time::from_ns(now)) {
             trace!(self.oracle, "    {qp} has waited with its acknowledgement");
             self.with(qp, |_, env| env.send_response(&packet))
-                .expect("there is room");
+                .expect("there is space");
             let progress = self.with(qp, |core, env| {
                 core.responder.poll_transmit(Time::from_ns(now), 0, env)
             });
@@ -170,9 +170,9 @@ impl World {
         let oracle = &mut self.oracle;
         oracle.sides[qp].emitted = 0;
         oracle.refused = false;
-        oracle.room = u32::MAX;
-        if !oracle.fair && oracle.random.chance(oracle.config.trouble.no_room) {
-            oracle.room = oracle.random.below(4);
+        oracle.space = u32::MAX;
+        if !oracle.fair && oracle.random.chance(oracle.config.trouble.no_space) {
+            oracle.space = oracle.random.below(4);
         }
     }
 

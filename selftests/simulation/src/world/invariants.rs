@@ -155,7 +155,7 @@ impl World {
     pub(super) fn check_nak(&mut self, qp: usize, truth: &Truth, executed: u32, outcome: &Outcome) {
         let side = &self.oracle.sides[qp];
         let alive = matches!(side.state, State::Rts | State::Sqd);
-        // The NAK may already be pending because the batch had no room for it.
+        // The NAK may already be pending because the batch had no space for it.
         let pending = side.response_pending;
         let connection = &self.oracle.config.connections[side.connection];
         let may_wait = connection.places > 0 && !connection.strict;

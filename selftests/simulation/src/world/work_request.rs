@@ -83,12 +83,12 @@ impl World {
             // Without a fence, the order of packets ensures that the READ sees earlier WRITEs.
             fence |= random.chance(100);
         }
-        let room = (part.end - part.start) as u32 - len;
+        let space = (part.end - part.start) as u32 - len;
         let place = match op {
             O::CompareSwap | O::FetchAdd | O::AtomicWrite => {
                 part.start + 8 * random.below(8) as usize
             }
-            _ => part.start + random.below(room + 1) as usize,
+            _ => part.start + random.below(space + 1) as usize,
         };
         let mut message = Message {
             op,

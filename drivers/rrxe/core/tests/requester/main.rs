@@ -57,8 +57,8 @@ fn post_with(host: &mut Host, mut request: Request) -> u64 {
     if host.service == Service::Ud {
         request.to.get_or_insert(DATAGRAM);
     }
-    let room = request.length.max(8) as usize;
-    host.post(request, vec![0x5a; room]).unwrap()
+    let size = request.length.max(8) as usize;
+    host.post(request, vec![0x5a; size]).unwrap()
 }
 
 fn response(operation: Operation, n: u32, len: usize) -> Packet {

@@ -64,7 +64,7 @@ fn a_lost_packet_waits_for_the_budget_too() {
 }
 
 /// A pending repair waits for a poll, not for a timer. A timer would fire again and again while
-/// there is no room or the send side is busy.
+/// there is no space or the send side is busy.
 #[test]
 fn a_repair_that_is_due_asks_for_no_timer() {
     let mut host = in_flight(6);
@@ -76,8 +76,8 @@ fn a_repair_that_is_due_asks_for_no_timer() {
             .is_none_or(|at| at > now)
     };
     assert!(later(&host, 300_000), "it was told of by the outcome");
-    for (budget, room) in [(0, 16), (16, 0)] {
-        (host.budget, host.driver.room) = (budget, Some(room));
+    for (budget, space) in [(0, 16), (16, 0)] {
+        (host.budget, host.driver.space) = (budget, Some(space));
         assert!(host.transmit(310_000), "there is more");
         assert!(host.driver.out.is_empty());
         assert!(later(&host, 310_000));
@@ -85,7 +85,7 @@ fn a_repair_that_is_due_asks_for_no_timer() {
     // A timer repeats it to the next poll.
     let outcome = host.timeout(320_000);
     assert!(outcome.transmit && later(&host, 320_000));
-    host.driver.room = None;
+    host.driver.space = None;
     assert_eq!(psns(&host.drain(320_000)), [2]);
     // A repair that waits for the response to the next READ uses a timer, for that time only.
     let mut host = in_flight(0);
@@ -99,11 +99,11 @@ fn a_repair_that_is_due_asks_for_no_timer() {
     let _ = host.take(400_000, &packet, &[1]);
     let at = host.requester.next_timeout().map(Time::ns).unwrap();
     assert!(at > 400_000 && host.drain(400_000).is_empty());
-    host.driver.room = Some(0);
+    host.driver.space = Some(0);
     expire(&mut host, at);
     assert!(later(&host, at));
     assert!(host.transmit(at) && later(&host, at));
-    host.driver.room = None;
+    host.driver.space = None;
     assert_eq!(psns(&host.drain(at)), [2]);
 }
 

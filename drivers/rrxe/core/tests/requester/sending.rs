@@ -278,13 +278,13 @@ fn responses_do_not_widen_the_window() {
 fn no_room() {
     let mut host = host();
     post(&mut host, Op::Send, 3 * MTU);
-    host.driver.room = Some(1);
+    host.driver.space = Some(1);
     let progress =
         host.requester
             .poll_transmit(&mut host.slots, Time::from_ns(0), 16, &mut host.driver);
     assert!(progress.more);
     assert_eq!(progress.sent, 1);
-    host.driver.room = Some(8);
+    host.driver.space = Some(8);
     assert_eq!(psns(&host.drain(0)), [0, 1, 2]);
 }
 

@@ -20,7 +20,7 @@ fn rounds(host: &mut Host, mut now: u64, time: u64, count: usize) -> (Vec<usize>
     for _ in 0..count {
         let sent = psns(&host.drain(now));
         lengths.push(sent.len());
-        last = *sent.last().expect("room in the window");
+        last = *sent.last().expect("space in the window");
         now += time;
         ack_at(host, now, last - 1, ACK);
     }
@@ -253,7 +253,7 @@ fn a_peer_that_drops_is_recognized_behind_queues() {
     panic!("not recognized");
 }
 
-/// READs start while the path has room for their responses, but a second READ may always start: it
+/// READs start while the path has space for their responses, but a second READ may always start: it
 /// keeps the path busy while the first one ends.
 #[test]
 fn the_window_is_for_read_responses_too() {

@@ -99,9 +99,9 @@ fn d_20_middle() {
 fn no_room() {
     let mut host = host();
     give(&mut host, &read(0, BASE, 3 * MTU as u32), 0);
-    host.driver.room = Some(1);
+    host.driver.space = Some(1);
     assert!(host.transmit(0));
-    host.driver.room = Some(8);
+    host.driver.space = Some(8);
     let responses = host.drain(0);
     assert_eq!(
         responses.iter().map(|(p, _)| says(p).0).collect::<Vec<_>>(),

@@ -15,7 +15,7 @@ fn a_burst_counts_as_its_packets() {
     give(&mut host, &packet(O::SendFirst, psn(0), Ext::None, MTU), 1);
     let first = middle(O::SendMiddle, 1);
     assert!(first.starts_burst());
-    // As many as the receive work request has room for.
+    // As many as the receive work request has space for.
     assert_eq!(host.responder.accepts_burst(&first), 5);
     give(&mut host, &first.burst(4), 2);
     assert_eq!(host.responder.expected_psn(), psn(5).get());

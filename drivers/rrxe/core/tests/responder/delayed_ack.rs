@@ -63,11 +63,11 @@ fn an_acknowledgement_is_sent_at_its_deadline() {
     let (mut host, next) = delaying();
     assert!(!request(&mut host, 5, &send(next)));
     assert!(host.drain(4 + DELAY).is_empty());
-    // It waits for room. A timer would expire again and again.
-    host.driver.room = Some(0);
+    // It waits for space. A timer would expire again and again.
+    host.driver.space = Some(0);
     assert!(host.transmit(5 + DELAY) && host.driver.out.is_empty());
     assert_eq!(host.responder.next_timeout(), None);
-    host.driver.room = None;
+    host.driver.space = None;
     expect(&host.drain(5 + DELAY), next, ACK);
     // The consumer was late: the following ones leave at once.
     assert_eq!(host.responder.next_timeout(), None);

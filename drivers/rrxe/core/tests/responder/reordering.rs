@@ -347,10 +347,10 @@ fn b_12_no_gap_after_an_error() {
     silent(&mut host, [1]);
     let mut wrong = write(0, 0, true);
     wrong.ext = reth(0, 4);
-    host.driver.room = Some(0);
+    host.driver.space = Some(0);
     give(&mut host, &wrong, 0xaa);
     assert!(host.transmit(0));
-    host.driver.room = None;
+    host.driver.space = None;
     expect(&host.drain(2 * GAP_DELAY), 0, ACCESS);
     assert!(host.error);
 }

@@ -189,16 +189,16 @@ fn c_10_the_newest_of_two_with_one_psn() {
 /// replays.
 #[test]
 fn c_13_changed_number_of_resources() {
-    for room in [2, 3, 4, 5, 9, 128] {
+    for count in [2, 3, 4, 5, 9, 128] {
         let mut host = host();
         let first = [0, 1, 2, 3, 4].map(|n| ask(&mut host, &fetch_add(n, BASE, 5)));
         give(&mut host, &read(5, BASE, 2 * MTU as u32), 0);
-        let resources = vec![Resource::default(); room as usize];
+        let resources = vec![Resource::default(); count as usize];
         assert_eq!(host.responder.set_resources(resources).len(), 4);
         assert_eq!(host.drain(0).len(), 2);
         for n in 0..5 {
             let again = ask(&mut host, &fetch_add(n, BASE, 5));
-            if n + room.min(4) >= 6 {
+            if n + count.min(4) >= 6 {
                 let original = |responses: &[(Packet, Vec<u8>)]| match responses[0].0.ext {
                     Ext::AtomicAck(_, ack) => ack.original,
                     _ => panic!("no response to an atomic"),
@@ -208,11 +208,11 @@ fn c_13_changed_number_of_resources() {
                 assert!(again.is_empty());
             }
         }
-        // There is exactly as much room as requested.
-        for n in 0..room {
+        // The number of resources is exactly the requested one.
+        for n in 0..count {
             give(&mut host, &read(7 + n, BASE, 1), 0);
         }
-        assert_eq!(host.drain(0).len() as u32, room);
+        assert_eq!(host.drain(0).len() as u32, count);
         assert!(!host.error);
     }
 }

@@ -56,9 +56,9 @@ fn h_05_receive_request_is_used_again() {
     assert_eq!(host.driver.rq.len(), 1);
 }
 
-/// A wrong key on an unreliable connection has a counter of its own, and no other effect.
+/// An invalid R_Key on an unreliable connection has a counter of its own, and no other effect.
 #[test]
-fn wrong_keys_are_counted() {
+fn access_errors_are_counted() {
     let mut host = uc();
     let wrong = |at: u32| {
         let ext = Ext::Reth(Reth {
@@ -75,7 +75,10 @@ fn wrong_keys_are_counted() {
     let beyond = uc_packet(O::WriteOnly, 3, reth(BASE + MEMORY as u64, 4), 4);
     assert!(ask(&mut host, &beyond).is_empty());
     let counters = host.responder.counters;
-    assert_eq!((counters.wrong_keys.get(), counters.dropped.get()), (4, 0));
+    assert_eq!(
+        (counters.access_errors.get(), counters.dropped.get()),
+        (4, 0)
+    );
     assert!(!host.error);
     ask(&mut host, &uc_packet(O::WriteOnly, 4, reth(BASE, 4), 4));
     assert_eq!(host.driver.regions[0].bytes[..4], [0xaa; 4]);
@@ -127,7 +130,7 @@ fn i_01_datagrams() {
     host.post_recv(1, 40 + 8);
     // Too long for the receive work request.
     assert!(ask(&mut host, &datagram(QKEY, 99, 9)).is_empty());
-    // The wrong key.
+    // The invalid R_Key.
     assert!(ask(&mut host, &datagram(QKEY + 1, 99, 8)).is_empty());
     assert_eq!(host.driver.events, [ResponderEvent::QkeyViolation]);
     // Longer than the MTU.
