@@ -43,10 +43,12 @@ pub fn operands(message: &Message) -> (u64, u64) {
     (word(0) & 3, word(8) & 3)
 }
 
-/// Returns the Q_Key of a datagram.
+/// Returns the Q_Key of a datagram's work request. One with the top bit set stands for the Q_Key of
+/// the queue pair.
 pub fn qkey(message: &Message) -> u32 {
     match message.trap {
         Trap::Qkey => QKEY + 1,
+        _ if message.number % 2 != 0 => 1 << 31,
         _ => QKEY,
     }
 }

@@ -6,7 +6,7 @@ use super::{words, Env};
 use crate::backing::{Half, Page};
 use crate::data::data;
 use crate::flow::{Message, Trap};
-use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN};
+use crate::oracle::{trace, State, Truth, ADDRESS, FIRST_QPN, QKEY};
 use rrxe_core::*;
 use rrxe_testkit::Op;
 
@@ -139,6 +139,8 @@ impl Env<'_> {
             Ext::Atomic(atomic) => assert_eq!(atomic.va, va),
             Ext::Deth(deth) | Ext::DethImm(deth, _) => {
                 assert_eq!(deth.src_qpn, FIRST_QPN + qp as u32);
+                let wrong = u32::from(message.trap == Trap::Qkey);
+                assert_eq!(deth.qkey, QKEY + wrong, "Q_Key of {}", words(message));
             }
             _ => {}
         }

@@ -360,6 +360,10 @@ impl World {
                 "a strict requester has {qp} buffer a response"
             );
         }
+        assert!(
+            !outcome.buffer || packet.packets == 1,
+            "queue pair {qp} has a burst buffered"
+        );
         if outcome.buffer && connection.places > 0 && !connection.strict {
             trace!(self.oracle, "    {qp} buffers psn {}", truth.relative);
             let buffer = &mut self.cores[qp].reorder_buffers[usize::from(truth.response)];
