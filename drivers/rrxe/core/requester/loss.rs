@@ -134,6 +134,8 @@ struct AskedRead {
     repair: Repair,
     /// The response is to the retransmission, not to the original request.
     fresh: bool,
+    /// Time after which the response came, if that is less than the shortest round trip.
+    early: Option<Span>,
 }
 
 /// The state of loss recovery.
@@ -311,6 +313,7 @@ impl<C: CongestionControl> Requester<C> {
         self.loss.asked = is_read.then_some(AskedRead {
             repair,
             fresh: false,
+            early: None,
         });
         let within = self.psn.una != slot.progress.first_psn;
         if is_read && within && !matches!(self.peer.read_restart, ReadRestart::WithFirst) {
@@ -381,12 +384,8 @@ impl<C: CongestionControl> Requester<C> {
         if !rest_is_lost {
             return;
         }
-        if repaired.early {
-            if self.loss.early_alone < MAX_EARLY_ALONE {
-                self.loss.early_alone.increment();
-                return;
-            }
-            self.rtt.sample_min(repaired.time, now);
+        if repaired.early && !self.on_early_alone(repaired.time, now) {
+            return;
         }
         // The responses to a READ acknowledge it packet by packet, so a second repair would ask for
         // what is on its way.
@@ -405,14 +404,38 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
+    /// Handles a repair that was acknowledged alone, after less than the shortest round trip: the
+    /// packet was late, or the path has become shorter. Returns whether it counts as shorter.
+    fn on_early_alone(&mut self, time: Span, now: Time) -> bool {
+        if self.loss.early_alone < MAX_EARLY_ALONE {
+            self.loss.early_alone.increment();
+            return false;
+        }
+        self.rtt.on_shorter_path(time, now);
+        true
+    }
+
     /// Handles the complete response to the oldest READ or atomic. If it shows that everything
     /// after it is missing, restarts transmission there.
     pub(super) fn after_read(&mut self, now: Time) {
-        let Some(AskedRead { repair, fresh }) = self.loss.asked.take() else {
+        let Some(AskedRead {
+            repair,
+            fresh,
+            early,
+        }) = self.loss.asked.take()
+        else {
+            self.loss.early_alone = 0;
             return;
         };
-        let tells = repair.cause != Cause::Gap && fresh;
-        if !tells || !repair.recovery_point.is_after(self.psn.una) || self.loss.repair.is_some() {
+        let rest_is_lost = repair.recovery_point.is_after(self.psn.una);
+        if repair.cause == Cause::Gap || !rest_is_lost || self.loss.repair.is_some() {
+            return;
+        }
+        let tells = match early {
+            Some(time) => self.on_early_alone(time, now),
+            None => fresh,
+        };
+        if !tells {
             return;
         }
         if repair.peer_test {
@@ -575,6 +598,7 @@ impl<C: CongestionControl> Requester<C> {
         }
         let kept = self.loss.asked.as_mut().is_some_and(|read| {
             read.fresh = !late && time >= self.rtt.srtt() / 2;
+            read.early = (early && !original).then_some(time);
             read.repair.peer_test && !read.fresh
         });
         let lost = !kept && !late;

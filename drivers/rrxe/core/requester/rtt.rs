@@ -212,6 +212,13 @@ impl Rtt {
         }
     }
 
+    /// Takes a round trip into account that is shorter than the path had been.
+    pub(super) fn on_shorter_path(&mut self, time: Span, now: Time) {
+        self.sample_min(time, now);
+        // Otherwise the next responses would still seem to be too early.
+        self.packets.srtt = self.packets.srtt.min(time.max(SHORTEST) * 2);
+    }
+
     /// Takes the time from a repair to its response into account, which may be a round trip.
     pub(super) fn sample_repair(&mut self, time: Span, is_round_trip: bool) {
         self.repairs.sample(time);

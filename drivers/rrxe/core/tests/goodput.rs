@@ -203,7 +203,7 @@ fn a_peer_that_drops() {
         &[
             ("loss 0.1 %", lossy(1), [92, 94], 20),
             ("loss 1 %", lossy(10), [75, 86], 60),
-            ("loss 5 %", lossy(50), [33, 40], 200),
+            ("loss 5 %", lossy(50), [33, 45], 200),
             ("10 ms, loss 0.1 %", long, [53, 78], 60),
         ],
         Ends::PeerDrops,
@@ -227,17 +227,22 @@ fn a_sender_that_goes_back() {
 }
 
 /// Unlucky sequences of losses cost little more than others. In one of these runs each probe made
-/// the path look shorter, and the window smaller (18 % for a WRITE). In the other one READ after
-/// the other was found to be missing (4 %).
+/// the path look shorter, and the window smaller (18 % for a WRITE). In another one READ after the
+/// other was found to be missing (4 %). In the third one the shortest round trip measured was that
+/// of a READ behind others, so each response seemed to be too early for its request (10 %).
 #[test]
 fn a_peer_that_drops_and_bad_luck() {
-    for (op, seed, min) in [(Op::Write, 8, 40), (Op::Read, 1, 50)] {
-        let clean = link(10_000_000);
+    for (op, round_trip, loss_permille, seed, messages, min) in [
+        (Op::Write, 10_000_000, 1, 8, 2000, 40),
+        (Op::Read, 10_000_000, 1, 1, 2000, 50),
+        (Op::Read, RTT, 50, 15, MESSAGES, 40),
+    ] {
+        let clean = link(round_trip);
         let link = Link {
-            loss_permille: 1,
+            loss_permille,
             ..clean
         };
-        let time = |link| run(op, link, Ends::PeerDrops, seed, 2000).time;
+        let time = |link| run(op, link, Ends::PeerDrops, seed, messages).time;
         let undisturbed = time(clean);
         let share = undisturbed * 100 / time(link);
         println!("dropping peer, {op:?}, seed {seed}: {share} % (at least {min})");
