@@ -562,7 +562,7 @@ def change_refused():
 
 @case()
 def empty_region():
-    """A region of length 0 permits operations of length 0, and no other ones until it is changed."""
+    """A region of length 0 permits operations of length 0, and no other ones."""
     with Owner(bench) as t:
         empty = t.owner.memory_again(t.region["id"], t.remote.pd, length=0)
         t._extra.append(empty["id"])
