@@ -233,7 +233,8 @@ impl ResponderEnv for World {
         let receive = self.current.as_mut().expect("places into no receive");
         let at = offset as usize;
         let target = &mut receive.data[at..at + packet.payload as usize];
-        target.iter_mut()
+        target
+            .iter_mut()
             .zip(packet.payload())
             .for_each(|(to, byte)| *to = byte);
         Ok(())
@@ -267,7 +268,8 @@ impl ResponderEnv for World {
         );
         let range = self.range(rkey, va, packet.payload, RemoteAccess::Write)?;
         let target = &mut self.memory[range];
-        target.iter_mut()
+        target
+            .iter_mut()
             .zip(packet.payload())
             .for_each(|(to, byte)| *to = byte);
         Ok(())
@@ -286,7 +288,8 @@ impl ResponderEnv for World {
         self.act()?;
         let range = self.range(rkey, va, 8, RemoteAccess::Write)?;
         let target = &mut self.memory[range];
-        target.iter_mut()
+        target
+            .iter_mut()
             .zip(packet.payload())
             .for_each(|(to, byte)| *to = byte);
         Ok(())

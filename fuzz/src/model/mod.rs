@@ -8,9 +8,9 @@
 //! for all packets that arrived before a poll, sent after the READ responses, the oldest of which
 //! come first.
 
-mod responses;
 mod receives;
 mod requests;
+mod responses;
 
 pub use receives::{status, Done};
 

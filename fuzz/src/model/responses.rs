@@ -133,7 +133,10 @@ impl Model {
     /// Handles a READ whose memory became inaccessible: an error of the request, unless it is a
     /// duplicate.
     fn gone(&mut self, which: usize) {
-        let (_, at) = self.state.executed[which].pending.take().expect("it is pending");
+        let (_, at) = self.state.executed[which]
+            .pending
+            .take()
+            .expect("it is pending");
         let executed = &mut self.state.executed[which];
         executed.what = What::Forgotten;
         if executed.responded {
