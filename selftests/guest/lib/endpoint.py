@@ -447,7 +447,9 @@ class Endpoint:
 
     def reregister_at(self, memory, address, length):
         """Moves a region to memory at an arbitrary address."""
-        self._objects[memory].region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=length)
+        value = self._objects[memory]
+        region = getattr(value, "region", value)  # one of memory_again() has no shadow
+        region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=length)
 
     def memory_again(self, memory, pd, access=ALL_ACCESS, length=None):
         """Registers another region over the same bytes, or the first `length` of them.
