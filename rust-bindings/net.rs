@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Networking: devices, namespaces, routes, UDP tunnel sockets and socket buffers.
+//!
+//! A receiver ([`UdpReceive`]) of a UDP tunnel socket gets packets, each of which holds one
+//! [`Datagram`] or several. To send, look up a [`Route`], make a [`TxDatagram`], append it to a
+//! [`TxChain`], push the finished chain to a [`TxQueue`], and call [`TxQueue::xmit_all`].
+//! `example.rs` does both.
 
 mod addr;
 mod datagram;
 mod device;
+#[cfg(any(CONFIG_KUNIT = "y", clippy))]
+mod example;
 mod gro;
 mod multicast;
 mod namespace;
