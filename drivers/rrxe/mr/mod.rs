@@ -340,7 +340,7 @@ impl MrHandle {
     /// # Errors
     ///
     /// `EBUSY` if windows are bound to the region, `EOPNOTSUPP` if no region can have the rights,
-    /// `EINVAL` if the region has no user memory, and the errors of registration.
+    /// `EINVAL` if it is not a region of user memory, and the errors of registration.
     pub(crate) fn change(
         &self,
         device: &Device<Rrxe>,

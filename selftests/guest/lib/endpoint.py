@@ -446,10 +446,11 @@ class Endpoint:
         return self._region(memory, value), "" if before[:] == wanted else "the memory before has changed"
 
     def reregister_at(self, memory, address, length):
-        """Moves a region to memory at an arbitrary address."""
+        """Moves a region to memory at an arbitrary address. Returns its keys."""
         value = self._objects[memory]
         region = getattr(value, "region", value)  # one of memory_again() has no shadow
         region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, addr=address, length=length)
+        return {"lkey": region.lkey, "rkey": region.rkey}
 
     def memory_again(self, memory, pd, access=ALL_ACCESS, length=None):
         """Registers another region over the same bytes, or the first `length` of them.

@@ -560,20 +560,35 @@ def change_refused():
         t.write(t.bind(t.window(1)))
 
 
+def empty(t):
+    """Registers an empty region of the remote side."""
+    region = t.owner.memory_again(t.region["id"], t.remote.pd, length=0)
+    t._extra.append(region["id"])
+    return region
+
+
 @case()
 def empty_region():
     """A region of length 0 permits operations of length 0, and no other ones."""
     with Owner(bench) as t:
-        empty = t.owner.memory_again(t.region["id"], t.remote.pd, length=0)
-        t._extra.append(empty["id"])
-        address = t.region["address"]
+        region, address = empty(t), t.region["address"]
         for op in ("write", "read"):
-            t.send(op, rkey=empty["rkey"], raddr=address, sge=[])
+            t.send(op, rkey=region["rkey"], raddr=address, sge=[])
             t.sent("SUCCESS")
-        t.send("write", side=t.remote, sge=[[address, 0, empty["lkey"]]])
+        t.send("write", side=t.remote, sge=[[address, 0, region["lkey"]]])
         t.sent("SUCCESS", side=t.remote)
-        t.owner.reregister_at(empty["id"], address, PAGE)
-        t.denied(empty["rkey"], raddr=address)
+        t.denied(region["rkey"], raddr=address)
+
+
+@case()
+def empty_region_changed():
+    """A region of length 0 that gets memory gets new keys."""
+    with Owner(bench) as t:
+        before = empty(t)
+        now = t.owner.reregister_at(before["id"], t.region["address"] + PAGE, PAGE)
+        require(now["rkey"] != before["rkey"], f"the key is still {now['rkey']:#x}")
+        t.write(now["rkey"])
+        t.denied(before["rkey"])
 
 
 @case()
