@@ -158,14 +158,18 @@ impl Config {
         };
         let mut peers = pager.clone();
         for connection in &mut connections {
-            connection.continues_reads = peers.chance(250);
-            if connection.continues_reads {
-                // Several READs at a time, each of several packets.
-                connection.depth = connection.depth.max(3);
-                connection.packets = connection.packets.max(8);
-                connection.max_rd_atomic = 16;
-                connection.max_dest_rd_atomic = 16;
-                // A requester that has met with late packets asks for no gaps.
+            let reads = matches!(connection.service, Service::Rc | Service::Xrc);
+            if connection.strict || !reads || !peers.chance(250) {
+                continue;
+            }
+            connection.continues_reads = true;
+            // Several READs at a time, each of several packets.
+            connection.depth = connection.depth.max(3);
+            connection.packets = connection.packets.max(8);
+            connection.max_rd_atomic = 16;
+            connection.max_dest_rd_atomic = 16;
+            // A requester that has met with late packets asks for no gaps.
+            if peers.chance(500) {
                 network.reorder = 0;
             }
         }

@@ -140,7 +140,8 @@ pub struct Flow {
     pub msn: u32,
     /// Index of the next message to consume a receive work request.
     pub receiving: usize,
-    /// Times of the last eight losses, corruptions, delays or duplications, latest first.
+    /// Times of the last eight disturbances, latest first: losses, corruptions, delays,
+    /// duplications, forgeries, and buffered packets that the driver has dropped.
     pub disturbed: [u64; 8],
     /// Time of the last completion, and number of RNR NAKs received since.
     pub last_completion: u64,
@@ -292,7 +293,7 @@ impl Flow {
             _ if self.failed && !matches!(message.trap, Trap::Local(..)) => false,
             Status::RetryExc => {
                 // Each retry needs a disturbance, which may be up to `delay` older than its
-                // detection. That of the last retry is not older than half of it.
+                // detection, and in the case of the last retry up to half of `delay`: two timeouts.
                 let since = self.last_completion.saturating_sub(delay);
                 let disturbed = self.disturbed[usize::from(retry_count & 7)] > since
                     && self.disturbed[0] + delay / 2 > now;

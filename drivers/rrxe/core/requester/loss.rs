@@ -46,9 +46,10 @@ const MAX_PTO_BACKOFF: u32 = 10;
 /// Further ones do use up retries: a packet that never leaves the host is an error.
 pub(super) const MAX_UNCOUNTED_RETRIES: u8 = 100;
 
-/// Repairs in a row that may be acknowledged alone and too early. A peer that keeps packets
-/// acknowledges those after a late one, too, so after more of them the path has become shorter.
-const MAX_EARLY_ALONE: u8 = 3;
+/// Repairs in a row that may have too early a response. A peer that keeps packets also acknowledges
+/// those after a late one, or responds to READs after it without a repetition, and then sends a
+/// second copy. So after more such repairs the path has become shorter.
+const MAX_EARLY_REPAIRS: u8 = 3;
 
 /// Maximum number of packets of one repair.
 const MAX_REPAIR: u32 = 64;
@@ -150,8 +151,8 @@ pub(super) struct Loss {
     /// request, and only late. Then a second copy comes before the responses to packets that were
     /// sent after the probe, like a DSACK in RFC 8985, 7.4.
     probed_read: Option<PacketLoss>,
-    /// Repairs in a row that were acknowledged alone, and too early to be the response.
-    early_alone: u8,
+    /// Repairs in a row with too early a response.
+    early_repairs: u8,
     /// The PSN of a NAK Sequence Error beyond an outstanding READ or atomic.
     pub(super) refused: Option<Psn>,
     /// Time of the next probe. `None` if the probe timer is off.
@@ -183,7 +184,7 @@ impl Loss {
             "the length of a repair is out of bounds"
         );
         debug_assert!(
-            self.early_alone <= MAX_EARLY_ALONE,
+            self.early_repairs <= MAX_EARLY_REPAIRS,
             "too many early acknowledgements were accepted"
         );
     }
@@ -191,6 +192,8 @@ impl Loss {
     /// Notes that a response arrived which had arrived before.
     pub(super) fn duplicate(&mut self, psn: Psn) {
         self.probed_read.take_if(|loss| loss.una == psn);
+        // The first copy was late: the path has not become shorter.
+        self.early_repairs = 0;
     }
 
     /// Returns whether a gap has not been asked for yet.
@@ -378,13 +381,14 @@ impl<C: CongestionControl> Requester<C> {
         let cause = repaired.repair.cause;
         let rest_is_lost = repaired.repair.recovery_point.is_after(self.psn.una);
         if cause == Cause::Gap || !repaired.alone {
-            self.loss.early_alone = 0;
+            self.loss.early_repairs = 0;
             return;
         }
         if !rest_is_lost {
             return;
         }
-        if repaired.early && !self.on_early_alone(repaired.time, now) {
+        if repaired.early && (repaired.repair.repeated || !self.on_early_repair(repaired.time, now))
+        {
             return;
         }
         // The responses to a READ acknowledge it packet by packet, so a second repair would ask for
@@ -404,13 +408,14 @@ impl<C: CongestionControl> Requester<C> {
         }
     }
 
-    /// Handles a repair that was acknowledged alone, after less than the shortest round trip: the
-    /// packet was late, or the path has become shorter. Returns whether it counts as shorter.
-    fn on_early_alone(&mut self, time: Span, now: Time) -> bool {
-        if self.loss.early_alone < MAX_EARLY_ALONE {
-            self.loss.early_alone.increment();
+    /// Handles a repair with a response after less than the shortest round trip: the packet was
+    /// late, or the path has become shorter. Returns whether it counts as shorter.
+    fn on_early_repair(&mut self, time: Span, now: Time) -> bool {
+        if self.loss.early_repairs < MAX_EARLY_REPAIRS {
+            self.loss.early_repairs.increment();
             return false;
         }
+        self.loss.early_repairs = 0;
         self.rtt.on_shorter_path(time, now);
         true
     }
@@ -424,15 +429,18 @@ impl<C: CongestionControl> Requester<C> {
             early,
         }) = self.loss.asked.take()
         else {
-            self.loss.early_alone = 0;
+            self.loss.early_repairs = 0;
             return;
         };
-        let rest_is_lost = repair.recovery_point.is_after(self.psn.una);
-        if repair.cause == Cause::Gap || !rest_is_lost || self.loss.repair.is_some() {
+        if repair.cause == Cause::Gap || fresh {
+            self.loss.early_repairs = 0;
+        }
+        let more = repair.recovery_point.is_after(self.psn.una);
+        if repair.cause == Cause::Gap || !more || self.loss.repair.is_some() {
             return;
         }
         let tells = match early {
-            Some(time) => self.on_early_alone(time, now),
+            Some(time) => self.on_early_repair(time, now),
             None => fresh,
         };
         if !tells {
@@ -598,7 +606,7 @@ impl<C: CongestionControl> Requester<C> {
         }
         let kept = self.loss.asked.as_mut().is_some_and(|read| {
             read.fresh = !late && time >= self.rtt.srtt() / 2;
-            read.early = (early && !original).then_some(time);
+            read.early = (early && !original && !repair.repeated).then_some(time);
             read.repair.peer_test && !read.fresh
         });
         let lost = !kept && !late;

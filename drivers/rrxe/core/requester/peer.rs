@@ -76,7 +76,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Returns whether the peer is known to treat a READ from within another as one of its own.
+    /// Returns whether the peer is known to respond to a READ repeated from within as to a new one.
     pub(super) fn restarts_reads(&self) -> bool {
         matches!(self.read_restart, ReadRestart::WithFirst)
     }

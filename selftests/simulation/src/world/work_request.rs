@@ -44,13 +44,9 @@ impl World {
             ]),
         };
         // Gaps in several READs at a time are rare otherwise.
-        let op = match connection.service {
-            Service::Rc | Service::Xrc
-                if connection.continues_reads && oracle.config.peers.chance(700) =>
-            {
-                O::Read
-            }
-            _ => op,
+        let op = match op {
+            _ if connection.continues_reads && oracle.config.peers.chance(700) => O::Read,
+            op => op,
         };
         let longest = match connection.service {
             Service::Ud => mtu,
