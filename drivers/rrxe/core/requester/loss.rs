@@ -35,7 +35,8 @@ use super::scoreboard::Scoreboard;
 use super::{DriverPart, RecoveryMode, Requester, RetryState, SendSlot};
 use crate::congestion::{Acknowledgement, CongestionControl, PacketLoss};
 use crate::psn::Psn;
-use crate::{Increment, Minus, Span, Time};
+use crate::wire::Operation;
+use crate::{Increment, Minus, Packet, Span, Time};
 
 /// Maximum number of times that a probe doubles the time to the next one (RFC 6298). The back-off
 /// limits retransmissions if round trips suddenly become much longer, as in front of a full queue.
@@ -190,10 +191,13 @@ impl Loss {
     }
 
     /// Notes that a response arrived which had arrived before.
-    pub(super) fn duplicate(&mut self, psn: Psn) {
-        self.probed_read.take_if(|loss| loss.una == psn);
-        // The first copy was late: the path has not become shorter.
-        self.early_repairs = 0;
+    pub(super) fn duplicate(&mut self, packet: &Packet) {
+        self.probed_read.take_if(|loss| loss.una == packet.psn());
+        // The first copy was late: the path has not become shorter. (A superfluous repair of other
+        // requests lengthens the probe timeout: `Rtt::on_duplicate`.)
+        if !matches!(packet.operation, Operation::Acknowledge) {
+            self.early_repairs = 0;
+        }
     }
 
     /// Returns whether a gap has not been asked for yet.

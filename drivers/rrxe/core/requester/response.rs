@@ -53,7 +53,7 @@ impl<C: CongestionControl> Requester<C> {
             }
             self.on_response_within_read(packet);
             self.gaps.duplicate(packet.psn());
-            self.loss.duplicate(packet.psn());
+            self.loss.duplicate(packet);
             return self.drop_packet();
         }
         debug_assert!(
