@@ -60,7 +60,7 @@ pub enum Step {
         number: u64,
     },
     ExpectPacket(PacketSpec),
-    /// A packet that may or may not arrive.
+    /// Equal packets, of which any number may arrive, or none.
     MaybePacket(PacketSpec),
     ExpectNothing,
     ExpectCompletion(CompletionSpec),

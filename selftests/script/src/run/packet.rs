@@ -116,12 +116,12 @@ impl Run<'_> {
     }
 
     pub(super) fn maybe_packet(&mut self, at: usize, spec: &PacketSpec) -> Result<()> {
-        if let Some((time, seen)) = self.next(Wait::Silence)? {
-            if self.differences(spec, &seen)?.is_empty() {
-                self.log.push(format!("{at:4}  <-- {seen}"));
-            } else {
+        while let Some((time, seen)) = self.next(Wait::Silence)? {
+            if !self.differences(spec, &seen)?.is_empty() {
                 self.pending.push_front((time, seen));
+                break;
             }
+            self.log.push(format!("{at:4}  <-- {seen}"));
         }
         Ok(())
     }
