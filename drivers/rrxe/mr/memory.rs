@@ -15,7 +15,7 @@ use rrxe_core::Fault;
 /// cost each packet more.
 pub(super) enum Memory {
     User(Arc<Pinned>),
-    /// No bytes.
+    /// No bytes: a region of length 0, which permits no access.
     Empty,
     Kernel(KernelMemory),
     #[cfg(CONFIG_KUNIT = "y")]
@@ -34,7 +34,10 @@ impl Backing for Memory {
         unsafe {
             match self {
                 Memory::User(memory) => memory.access(burst, offset, len),
-                Memory::Empty => Err(Unavailable::Revoked),
+                Memory::Empty => {
+                    debug_assert!(len == 0, "an access to bytes of an empty region");
+                    Err(Unavailable::Revoked)
+                }
                 Memory::Kernel(memory) => memory.access(burst, offset, len),
                 #[cfg(CONFIG_KUNIT = "y")]
                 Memory::Test(memory) => memory.access(burst, offset, len),

@@ -436,11 +436,12 @@ impl<C: CongestionControl> Requester<C> {
             self.loss.early_repairs = 0;
             return;
         };
-        if repair.cause == Cause::Gap || fresh {
+        let was_gap = repair.cause == Cause::Gap;
+        if was_gap || fresh {
             self.loss.early_repairs = 0;
         }
-        let more = repair.recovery_point.is_after(self.psn.una);
-        if repair.cause == Cause::Gap || !more || self.loss.repair.is_some() {
+        let is_last = !repair.recovery_point.is_after(self.psn.una);
+        if was_gap || is_last || self.loss.repair.is_some() {
             return;
         }
         let tells = match early {

@@ -71,6 +71,10 @@ impl Scoreboard {
                 (1..=outstanding).contains(&gap.until.since(una)),
                 "a gap that is closed or was never sent"
             );
+            debug_assert!(
+                gap.asked || !una.is_after(gap.from),
+                "a gap closes that was not asked for"
+            );
             let mut others = self.gaps.iter().take(n).flatten();
             debug_assert!(
                 others.all(|other| other.until != gap.until),
