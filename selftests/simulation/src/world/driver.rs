@@ -231,7 +231,7 @@ impl World {
                 self.oracle.schedule(delay, Event::Notification(from));
             }
         }
-        if self.refuses_read(qp, &packet, &truth) {
+        if self.refuse_read(qp, &packet, &truth) {
             return;
         }
         if self.oracle.config.bursts && !flight.congested && packet.starts_burst() {
@@ -251,11 +251,11 @@ impl World {
         self.check(qp);
     }
 
-    /// Returns whether the queue pair drops a repeated READ, because the last repetition of this
-    /// READ began at a later packet ([`Connection::continues_reads`]). Notes where this one begins.
+    /// Notes where a repeated READ begins. Returns whether the queue pair drops it, because the
+    /// last repetition of this READ began at a later packet ([`Connection::continues_reads`]).
     ///
     /// [`Connection::continues_reads`]: crate::config::Connection::continues_reads
-    fn refuses_read(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> bool {
+    fn refuse_read(&mut self, qp: usize, packet: &Packet, truth: &Truth) -> bool {
         let repeated = packet.operation == wire::Operation::ReadRequest
             && !truth.response
             && truth.relative < self.oracle.flows[truth.flow].executed;

@@ -44,10 +44,8 @@ impl World {
             ]),
         };
         // Gaps in several READs at a time are rare otherwise.
-        let op = match op {
-            _ if connection.continues_reads && oracle.config.peers.chance(700) => O::Read,
-            op => op,
-        };
+        let reads = connection.continues_reads && oracle.config.peers.chance(700);
+        let op = if reads { O::Read } else { op };
         let longest = match connection.service {
             Service::Ud => mtu,
             _ => (connection.packets * mtu).min(WRITTEN as u32),
