@@ -7,7 +7,8 @@
 
 use super::{
     open_udp_tunnel, Datagram, Flow, InNamespace, IpAddr, IpVersion, NetDevice, NetExit, NetRef,
-    Route, RxSkb, TxChain, TxDatagram, TxQueue, TxSkb, UdpReceive, IPV4_HEADER, UDP_HEADER,
+    Route, RxSkb, TxChain, TxDatagram, TxQueue, TxSkb, UdpReceive, IPPROTO_UDP, IPV4_HEADER,
+    UDP_HEADER,
 };
 use crate::{errno::not_supported, sync::BurstGuard};
 use kernel::{
@@ -17,9 +18,6 @@ use kernel::{
 
 /// Port of the service.
 const PORT: u16 = 7;
-
-/// Number of UDP in IP headers.
-const UDP: u8 = 17;
 
 /// Length of the longest payload that is echoed, in bytes.
 const MAX_PAYLOAD: usize = 256;
@@ -94,7 +92,7 @@ fn headers_of(flow: &Flow, len: usize) -> Result<[u8; IPV4_HEADER + UDP_HEADER]>
         (2, &ip_len.to_be_bytes()),
         // Don't Fragment: then the identification may be 0 (RFC 6864).
         (6, &[0x40, 0]),
-        (8, &[64, UDP]),
+        (8, &[64, IPPROTO_UDP]),
         (12, &source),
         (16, &destination),
         (20, &flow.source_port.to_be_bytes()),
