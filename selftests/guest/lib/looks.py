@@ -15,6 +15,7 @@ import stat
 import struct
 
 import libibverbs
+import stalls
 
 
 def read(path):
@@ -37,6 +38,16 @@ def tcp_listens(port):
     """Returns whether a program listens for TCP connections on the port."""
     lines = [line.split() for family in ("tcp", "tcp6") for line in read(f"/proc/net/{family}").splitlines()[1:]]
     return any(line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port for line in lines)
+
+
+def begin_watch():
+    """Begins to measure how long this machine does not run."""
+    stalls.begin()
+
+
+def longest_stall():
+    """Returns the longest time in seconds since `begin_watch` in which this machine did not run."""
+    return stalls.longest()
 
 
 def sent_frames(netdev):

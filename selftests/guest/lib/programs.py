@@ -11,7 +11,7 @@ from harness import Failure, require, wait_until
 
 
 class ClientFailure(Failure):
-    """The client of a pair failed. `output` is what it printed."""
+    """The client of a pair failed. `output` is its output, or the server's if it hangs."""
 
     def __init__(self, text, output):
         super().__init__(text)
@@ -47,10 +47,11 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
     asking = client.machine.start(client_command, **starting)
     try:
         client_end = asking.wait(seconds)
-    except Failure:
-        harness.log(f"the server so far:\n{serving.output()}")
+    except Failure as failure:
+        server_output = serving.output()
+        harness.log(f"the server so far:\n{server_output}")
         _log_devices(server, client)
-        raise
+        raise ClientFailure(str(failure), server_output) from failure
     if client_end.status:
         harness.log("the server so far:")
         _log_devices(server, client)
@@ -69,6 +70,32 @@ def run_pair(server, client, server_command, client_command, listens, port, seco
     if server_end.status and not (forsaken and forsaken()):
         raise Failure(f"server: '{server_command}': status {server_end.status}: {_last_lines(server_end.output)}")
     return server_end.output, client_end.output
+
+
+# Seconds that a machine must have stood still to excuse a peer that gave up: half of the time after
+# which ibv_rc_pingpong and perftest give up (timeout 14, retry count 7).
+STALL = 0.25
+
+# Attempts of a pair of programs.
+ATTEMPTS = 3
+
+
+def despite_stalls(server, client, run):
+    """Returns the result of `run()`, and calls it again if the client gave up on a stalled host.
+
+    Such a failure says nothing about the driver.
+    """
+    hosts = (server.machine, client.machine)
+    for attempt in itertools.count(1):
+        for machine in hosts:
+            machine.look("begin_watch")
+        try:
+            return run()
+        except ClientFailure as failure:
+            stalls = [machine.look("longest_stall") for machine in hosts]
+            harness.log(f"the hosts stood still for up to {', '.join(f'{stall:.2f}' for stall in stalls)} s")
+            if "retry counter exceeded" not in failure.output or max(stalls) < STALL or attempt == ATTEMPTS:
+                raise
 
 
 def _log_devices(*hosts):

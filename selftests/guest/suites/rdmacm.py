@@ -5,7 +5,7 @@ import re
 
 import testbed
 from harness import case, equal, require
-from programs import both_roles, next_port, rping, run_pair
+from programs import both_roles, despite_stalls, next_port, rping, run_pair
 
 bed = testbed.Bed()
 
@@ -125,16 +125,19 @@ def ud_pingpong(server, client, options):
 
 
 def _pingpong(server, client, program, options, size):
-    port = next_port()
+    def run():
+        port = next_port()
 
-    def command(host):
-        # rdma_rxe has no timestamps.
-        own = options.replace("-t", "") if host.driver == "rdma_rxe" else options
-        return f"{program} -d {host.device} -g {host.gid_index()} -p {port} {own}"
+        def command(host):
+            # rdma_rxe has no timestamps.
+            own = options.replace("-t", "") if host.driver == "rdma_rxe" else options
+            return f"{program} -d {host.device} -g {host.gid_index()} -p {port} {own}"
 
-    outputs = run_pair(
-        server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port
-    )
+        return run_pair(
+            server, client, command(server), f"{command(client)} {server.address}", testbed.tcp_listens, port
+        )
+
+    outputs = despite_stalls(server, client, run)
     rounds = int(re.findall(r"-n (\d+)", options)[-1])
     for output in outputs:
         require("invalid data" not in output, "wrong data received")
