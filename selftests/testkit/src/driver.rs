@@ -55,6 +55,8 @@ pub struct Driver {
     pub regions: Vec<Region>,
     /// The memory of the regions is absent.
     pub absent: bool,
+    /// The check of a request for remote memory finds that, and not only the access.
+    pub checks_presence: bool,
     /// All send work requests so far; [`SendSlot::local`] is the index.
     pub sq: Vec<Buffer>,
     pub rq: VecDeque<Buffer>,
@@ -209,6 +211,9 @@ impl ResponderEnv for Driver {
             RemoteAccess::Atomic => 'a',
         };
         self.access(rkey, va, len as usize, right)?;
+        if self.checks_presence {
+            self.present()?;
+        }
         Ok(DomainId::default())
     }
 

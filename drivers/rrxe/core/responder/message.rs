@@ -183,7 +183,7 @@ impl<R: ResourceRing> Responder<R> {
         // G-09: an access to 0 bytes does not check the key.
         if part.is_first && total != 0 {
             env.check_remote(rkey, va, total, RemoteAccess::Write)
-                .map_err(|_| Refusal::Access)?;
+                .map_err(Refusal::remote)?;
         }
         let with_imm = matches!(packet.ext, Ext::Imm(_) | Ext::RethImm(..));
         if with_imm {

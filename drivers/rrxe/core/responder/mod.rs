@@ -145,7 +145,8 @@ pub trait ResponderEnv {
     fn fetch_recv(&mut self) -> Option<u32>;
 
     /// Copies the whole payload of the packet being handled to byte `offset` of the current receive
-    /// work request, never beyond its length. After [`Fault::NotPresent`], here and in all methods
+    /// work request, never beyond its length. For a datagram, which may have no payload, the driver
+    /// also writes the GRH to the beginning. After [`Fault::NotPresent`], here and in all methods
     /// that access remote memory, the responder drops the packet and asks for it again at
     /// [`Responder::on_memory_present`]. The receive work request stays the current one.
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault>;

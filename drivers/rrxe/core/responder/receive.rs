@@ -361,12 +361,10 @@ impl<R: ResourceRing> Responder<R> {
             Ok(length) if length >= byte_len => {}
             _ => return self.drop_packet(),
         }
-        if packet.payload_len != 0 {
-            match env.write_recv(GRH_LEN) {
-                Ok(()) => {}
-                Err(Fault::NotPresent) => return self.drop_packet(),
-                Err(fault) => return self.fail(fault, env),
-            }
+        match env.write_recv(GRH_LEN) {
+            Ok(()) => {}
+            Err(Fault::NotPresent) => return self.drop_packet(),
+            Err(fault) => return self.fail(fault, env),
         }
         self.complete(packet, RecvOpcode::Recv, byte_len, env);
         Outcome::default()

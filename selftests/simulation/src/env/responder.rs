@@ -209,7 +209,8 @@ impl ResponderEnv for Env<'_> {
     ) -> Result<DomainId, Fault> {
         assert_ne!(len, 0);
         let host = self.oracle.sides[self.qp].host;
-        self.oracle.region(host, rkey, va, len)?;
+        let start = self.oracle.region(host, rkey, va, len)?;
+        self.touch(Page::remote(host, start))?;
         Ok(DomainId::default())
     }
 

@@ -41,6 +41,23 @@ fn a_nak_asks_for_the_packet_when_its_memory_is_present() {
     }
 }
 
+/// A message whose memory is found absent when its beginning is checked is dropped like a packet,
+/// and no part of it is accessed.
+#[test]
+fn memory_is_absent_when_a_message_begins() {
+    let begin = packet(O::WriteFirst, psn(0), reth(BASE, 2 * MTU as u32), MTU);
+    for request in [write(0, BASE), begin, read(0, BASE, 2 * MTU as u32)] {
+        let mut host = host();
+        (host.driver.absent, host.driver.checks_presence) = (true, true);
+        assert!(ask(&mut host, &request).is_empty());
+        assert!(!host.error);
+        expect(&bring_in(&mut host), 0, SEQUENCE);
+        ask(&mut host, &request);
+        assert_ne!(host.responder.expected_psn(), psn(0).get());
+        assert_eq!(host.responder.counters.access_errors, 0);
+    }
+}
+
 /// A gap before the absent memory does not hide the NAK, nor does the late packet cause another.
 #[test]
 fn memory_that_stays_absent_is_asked_for_again() {
