@@ -106,6 +106,11 @@ SHIM void shim_ida_init(struct ida *ida)
 	ida_init(ida);
 }
 
+SHIM void shim_interrupt_task(struct task_struct *task)
+{
+	set_tsk_thread_flag(task, TIF_NOTIFY_SIGNAL); wake_up_process(task);
+}
+
 SHIM bool shim_irqs_disabled(void)
 {
 	return irqs_disabled();

@@ -5,7 +5,7 @@
 //!
 //! C header: `include/linux/sched/vhost_task.h`.
 
-use super::{gate::GateGuard, Gate, ModuleWorkqueue, OpenWorkqueue, Placement};
+use super::{gate::GateGuard, smp_mb, Gate, ModuleWorkqueue, OpenWorkqueue, Placement};
 use crate::{errno, raw};
 use core::{ffi::c_void, ptr};
 use kernel::{
@@ -15,9 +15,11 @@ use kernel::{
     processor::cpu_relax,
     str::CStr,
     sync::{
+        aref::ARef,
         atomic::{Acquire, Atomic, Full, Relaxed},
-        Arc, ArcBorrow, Mutex,
+        Arc, ArcBorrow, Mutex, SetOnce,
     },
+    task::Task,
     types::NotThreadSafe,
     workqueue::{new_work, Work, WorkItem},
 };
@@ -77,7 +79,8 @@ impl Drop for UserThreads {
 
 /// A thread of the process that created it. Dropping this ends the thread without waiting for it,
 /// because the process may be stopped or frozen for any time. Of the body, the thread then only
-/// finishes a call of [`ThreadBody::work`] that has already begun.
+/// finishes a call of [`ThreadBody::work`] that has already begun, in which a signal is pending
+/// from now on.
 pub struct UserThread<T: ThreadBody>(Arc<Shared<T>>);
 
 /// The data that a thread shares with its owner.
@@ -92,6 +95,8 @@ pub struct UserThread<T: ThreadBody>(Arc<Shared<T>>);
 struct Shared<T: ThreadBody> {
     body: Arc<T>,
     task: Atomic<*mut raw::vhost_task>,
+    /// The thread itself, once it has begun.
+    thread: SetOnce<ARef<Task>>,
     /// Changes from [`ALIVE`] to [`ENDING`] or [`DEAD`], and from there to [`REAPED`].
     phase: Atomic<u32>,
     /// Locked by the owner while it changes the phase and wakes the thread.
@@ -125,6 +130,7 @@ impl<T: ThreadBody> UserThread<T> {
             pin_init!(Shared {
                 body,
                 task: Atomic::new(ptr::null_mut()),
+                thread: SetOnce::new(),
                 phase: Atomic::new(ALIVE),
                 ending <- new_mutex!((), "rrxe_thread"),
                 work <- new_work!("rrxe_thread"),
@@ -151,6 +157,16 @@ impl<T: ThreadBody> UserThread<T> {
         &self.0.body
     }
 
+    /// Ends a wait of the thread that signals can interrupt.
+    pub fn interrupt(&self) {
+        if let Some(thread) = self.0.thread.as_ref() {
+            // SAFETY: The reference keeps the task, which may have exited already. Setting a flag
+            // of it and waking it without a reason is always allowed (kernel/sched/core.c,
+            // `wake_up_process()`).
+            unsafe { raw::shim_interrupt_task(thread.as_ptr()) };
+        }
+    }
+
     /// Has the thread call [`ThreadBody::is_ready`] if it sleeps.
     pub fn wake(&self) {
         if HAS_USER_THREADS {
@@ -169,6 +185,7 @@ impl<T: ThreadBody> Drop for UserThread<T> {
         let _ending = shared.ending.lock();
         if shared.phase.cmpxchg(ALIVE, ENDING, Full).is_ok() {
             self.wake();
+            self.interrupt();
         } else {
             reap(shared, DEAD);
         }
@@ -211,6 +228,12 @@ unsafe extern "C" fn turn<T: ThreadBody>(data: *mut c_void) -> bool {
     // SAFETY: `data` points to a `Shared<T>` of which the thread owns a reference, which came from
     // `into_raw`.
     let shared = unsafe { ArcBorrow::<Shared<T>>::from_raw(data.cast()) };
+    if shared.thread.as_ref().is_none() {
+        shared.thread.populate(ARef::from(&**kernel::current!()));
+        // Pairs with the exchange in `drop`: either the owner finds the thread, or the thread finds
+        // that it ends.
+        smp_mb();
+    }
     if shared.phase.load(Acquire) != ALIVE {
         // The thread sleeps until the work item stops it.
         reap(&shared.into(), ENDING);
