@@ -29,6 +29,6 @@ pub use device::{Device, LinkRegistration};
 #[cfg(CONFIG_KUNIT = "y")]
 pub use event::TestQp;
 pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
-pub use object::{Driver, Mad, MrChange, NewGid, Object, UserMemory, XrcSrq};
+pub use object::{advice, Driver, Mad, MrAdvice, MrChange, NewGid, Object, UserMemory, XrcSrq};
 pub use roce::AddressInfo;
 pub use udata::{no_udata, Udata};

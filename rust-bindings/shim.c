@@ -19,6 +19,8 @@
 #include <linux/igmp.h>
 #include <linux/inetdevice.h>
 #include <linux/irqflags.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/net.h>
 #include <linux/netdevice.h>
 #include <linux/netfilter.h>
@@ -32,6 +34,7 @@
 #include <linux/vmalloc.h>
 #include <linux/wait_bit.h>
 #include <linux/workqueue.h>
+#include <linux/xarray.h>
 #include <net/dst.h>
 #include <net/gro.h>
 #include <net/ip.h>
@@ -179,6 +182,55 @@ SHIM u64 shim_this_cpu_read_u64(const u64 __percpu *counter)
 SHIM void shim_this_cpu_add_u64(u64 __percpu *counter, u64 n)
 {
 	this_cpu_add(*counter, n);
+}
+
+/* Memory of programs. */
+
+SHIM bool shim_is_user_range(unsigned long start, unsigned long len)
+{
+	return len <= current->mm->task_size && start <= current->mm->task_size - len;
+}
+
+#ifdef CONFIG_MMU_NOTIFIER
+SHIM bool shim_mmu_interval_read_retry(struct mmu_interval_notifier *notifier, unsigned long seq)
+{
+	return mmu_interval_read_retry(notifier, seq);
+}
+
+SHIM void shim_mmu_interval_set_seq(struct mmu_interval_notifier *notifier, unsigned long seq)
+{
+	mmu_interval_set_seq(notifier, seq);
+}
+
+SHIM bool shim_mmu_notifier_range_blockable(const struct mmu_notifier_range *range)
+{
+	return mmu_notifier_range_blockable(range);
+}
+#endif
+
+SHIM void *shim_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+SHIM void shim_put_page(struct page *page)
+{
+	put_page(page);
+}
+
+SHIM void *shim_xa_find_present(struct xarray *xa, unsigned long *index, unsigned long last)
+{
+	return xa_find(xa, index, last, XA_PRESENT);
+}
+
+SHIM void shim_xa_init_accounted(struct xarray *xa)
+{
+	xa_init_flags(xa, XA_FLAGS_ACCOUNT);
+}
+
+SHIM int shim_xa_reserve(struct xarray *xa, unsigned long index)
+{
+	return xa_reserve(xa, index, GFP_KERNEL);
 }
 
 /* struct net, struct net_device. */

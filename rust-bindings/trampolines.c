@@ -30,6 +30,12 @@ struct ib_mr *rdma_trampoline_alloc_mr(struct ib_pd *pd, enum ib_mr_type mr_type
 	return driver(pd->device)->alloc_mr(pd, mr_type, max_num_sg);
 }
 
+int rdma_trampoline_advise_mr(struct ib_pd *pd, enum ib_uverbs_advise_mr_advice advice, u32 flags,
+			      struct ib_sge *list, u32 count, struct uverbs_attr_bundle *attrs)
+{
+	return driver(pd->device)->advise_mr(pd, advice, flags, list, count);
+}
+
 enum hrtimer_restart rdma_trampoline_timer(struct hrtimer *timer)
 {
 	container_of(timer, struct rdma_soft_timer, timer)->expired(timer);

@@ -16,6 +16,8 @@ struct rdma_rust_driver {
 	int (*modify_srq)(struct ib_srq *srq, struct ib_srq_attr *attr, u32 mask,
 			  struct ib_udata *udata);
 	struct ib_mr *(*alloc_mr)(struct ib_pd *pd, u32 mr_type, u32 max_num_sg);
+	int (*advise_mr)(struct ib_pd *pd, u32 advice, u32 flags, const struct ib_sge *list,
+			 u32 count);
 	const char *hca_type;
 	const char *hw_rev;
 	const char *board_id;
@@ -34,6 +36,8 @@ enum rdma_link_layer rdma_trampoline_get_link_layer(struct ib_device *device, u3
 int rdma_trampoline_modify_srq(struct ib_srq *srq, struct ib_srq_attr *attr,
 			       enum ib_srq_attr_mask mask, struct ib_udata *udata);
 struct ib_mr *rdma_trampoline_alloc_mr(struct ib_pd *pd, enum ib_mr_type mr_type, u32 max_num_sg);
+int rdma_trampoline_advise_mr(struct ib_pd *pd, enum ib_uverbs_advise_mr_advice advice, u32 flags,
+			      struct ib_sge *list, u32 count, struct uverbs_attr_bundle *attrs);
 
 /* A timer whose callback does not restart it through a return value. */
 struct rdma_soft_timer {

@@ -99,6 +99,40 @@ pub struct DeviceAttr {
     pub local_ca_ack_delay: u8,
     pub timestamp_mask: u64,
     pub hca_core_clock: u64,
+    pub odp_caps: OdpCaps,
+}
+
+/// Support of on-demand paging (`struct ib_odp_caps`), by transport. All are zero without it.
+#[derive(Default)]
+pub struct OdpCaps {
+    /// `IB_ODP_SUPPORT*`: in general.
+    pub general: u64,
+    /// [`odp`] flags of reliable connections.
+    pub rc: u32,
+    /// [`odp`] flags of unreliable connections.
+    pub uc: u32,
+    /// [`odp`] flags of datagrams.
+    pub ud: u32,
+    /// [`odp`] flags of extended reliable connections.
+    pub xrc: u32,
+}
+
+/// `IB_ODP_SUPPORT_*` flags: operations whose memory may be absent.
+pub mod odp {
+    use crate::raw;
+    pub use crate::raw::{
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC as ATOMIC,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_ATOMIC_WRITE as ATOMIC_WRITE,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_FLUSH as FLUSH,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_READ as READ,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_RECV as RECV,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SEND as SEND,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_SRQ_RECV as SRQ_RECV,
+        ib_odp_transport_cap_bits_IB_ODP_SUPPORT_WRITE as WRITE,
+    };
+    /// `IB_ODP_SUPPORT` and `IB_ODP_SUPPORT_IMPLICIT`: regions of the whole address space, too.
+    pub const GENERAL: u64 = (raw::ib_odp_general_cap_bits_IB_ODP_SUPPORT
+        | raw::ib_odp_general_cap_bits_IB_ODP_SUPPORT_IMPLICIT) as u64;
 }
 
 impl DeviceAttr {
@@ -139,6 +173,12 @@ impl DeviceAttr {
         attr.local_ca_ack_delay = self.local_ca_ack_delay;
         attr.timestamp_mask = self.timestamp_mask;
         attr.hca_core_clock = self.hca_core_clock;
+        attr.odp_caps.general_caps = self.odp_caps.general;
+        let caps = &mut attr.odp_caps.per_transport_caps;
+        caps.rc_odp_caps = self.odp_caps.rc;
+        caps.uc_odp_caps = self.odp_caps.uc;
+        caps.ud_odp_caps = self.odp_caps.ud;
+        caps.xrc_odp_caps = self.odp_caps.xrc;
         attr
     }
 }
@@ -185,6 +225,9 @@ pub const ATOMIC_HCA: u32 = raw::ib_atomic_cap_IB_ATOMIC_HCA;
 
 /// `IBK_ALLOW_USER_UNREG`: `rdma link delete` may remove the device.
 pub const KERNEL_CAP_ALLOW_USER_UNREG: u64 = raw::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG as u64;
+
+/// `IBK_ON_DEMAND_PAGING`: programs may register memory for on-demand paging.
+pub const KERNEL_CAP_ON_DEMAND_PAGING: u64 = raw::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING as u64;
 
 /// `IB_DEVICE_*` flags.
 pub mod device_cap {

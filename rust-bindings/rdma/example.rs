@@ -197,6 +197,7 @@ impl Driver for Minimal {
 
     fn reg_user_mr(
         device: &Device<Self>,
+        _context: Option<&()>,
         _pd: &(),
         memory: &UserMemory,
         access: u32,

@@ -7,6 +7,11 @@
 
 mod backing;
 mod kernel_memory;
+#[cfg(CONFIG_MMU_NOTIFIER)]
+mod on_demand;
+#[cfg(not(CONFIG_MMU_NOTIFIER))]
+#[path = "memory/no_on_demand.rs"]
+mod on_demand;
 mod pinned;
 mod shared;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -15,16 +20,21 @@ mod test_memory;
 use crate::{
     net::{Fragment, PacketWriter},
     shared_bytes,
+    sync::HAS_USER_THREADS,
 };
 use kernel::{prelude::*, sync::atomic::Atomic};
 use pinned::PageTable;
 
 pub use backing::{Backing, Unavailable};
 pub use kernel_memory::{KernelMemory, KernelPages};
+pub use on_demand::{current_mm, OnDemand, Paging, WINDOW};
 pub use pinned::{PinOwner, Pinned, Umem};
 pub use shared::SharedMemory;
 #[cfg(CONFIG_KUNIT = "y")]
 pub use test_memory::TestMemory;
+
+/// Whether the kernel has on-demand paging: MMU notifiers, and threads that bring pages in.
+pub const HAS_ON_DEMAND_PAGING: bool = cfg!(CONFIG_MMU_NOTIFIER) && HAS_USER_THREADS;
 
 /// `IB_ACCESS_*` flags.
 pub mod access {
@@ -36,13 +46,14 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
     pub const FLUSH_GLOBAL: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
     pub const FLUSH_PERSISTENT: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
+    pub const ON_DEMAND: u32 = raw::ib_access_flags_IB_ACCESS_ON_DEMAND;
     pub const MW_BIND: u32 = raw::ib_access_flags_IB_ACCESS_MW_BIND;
     pub const ZERO_BASED: u32 = raw::ib_access_flags_IB_ZERO_BASED;
     /// Flags that a device may ignore, such as relaxed ordering.
     pub(crate) const OPTIONAL: u32 = raw::ib_access_flags_IB_ACCESS_OPTIONAL;
     /// Flags that require memory to which the process may write (`ib_access_writable()` in
     /// ib_verbs.h).
-    pub(super) const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
+    pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
 }
 
 /// Access to memory of a consumer, which may change at any time.
@@ -50,7 +61,7 @@ pub mod access {
 /// # Invariants
 ///
 /// While this exists, the memory stays at its place in the direct map: it is pinned, or a kernel
-/// consumer guarantees it.
+/// consumer guarantees it. A page of memory that is not pinned stays there from its look-up on.
 #[derive(Clone, Copy)]
 pub struct MappedMemory<'a>(Place<'a>);
 
@@ -61,17 +72,24 @@ enum Place<'a> {
     Pages(&'a PageTable),
     /// An address and a length. The memory is writable.
     Contiguous(usize, u64),
+    /// Pages that may be absent, and are looked up in each access.
+    OnDemand(&'a OnDemand),
 }
 
 impl<'a> MappedMemory<'a> {
     /// Returns the address of byte `offset`, and how many of the following `len` bytes are
-    /// contiguous. Returns `None` if the range extends past the end.
+    /// contiguous. Returns `EFAULT` if the range extends past the end, or `EAGAIN` if the page is
+    /// absent or, to `write`, not writable now.
     #[inline]
-    fn piece(&self, offset: u64, len: usize) -> Option<(*mut u8, usize)> {
+    fn piece(&self, offset: u64, len: usize, write: bool) -> Result<(*mut u8, usize)> {
         match self.0 {
-            Place::Pages(table) => table.piece(offset, len),
-            Place::Contiguous(start, size) => (offset.checked_add(len as u64)? <= size)
-                .then(|| (start.wrapping_add(offset as usize) as *mut u8, len)),
+            Place::Pages(table) => table.piece(offset, len).ok_or(EFAULT),
+            Place::Contiguous(start, size) => {
+                let end = offset.checked_add(len as u64).ok_or(EFAULT)?;
+                let address = start.wrapping_add(offset as usize) as *mut u8;
+                (end <= size).then_some((address, len)).ok_or(EFAULT)
+            }
+            Place::OnDemand(memory) => memory.piece(offset, len, write),
         }
     }
 
@@ -81,16 +99,19 @@ impl<'a> MappedMemory<'a> {
         match self.0 {
             Place::Pages(table) => (table.len, table.writable),
             Place::Contiguous(_, size) => (size, true),
+            Place::OnDemand(memory) => memory.properties(),
         }
     }
 
     /// Calls `f` for each contiguous piece of `len` bytes at `offset`, with the bytes before it in
-    /// the range. Returns `EFAULT`, without a call, if the range is not inside the memory.
+    /// the range. Returns `EFAULT`, without a call, if the range is not inside the memory. Returns
+    /// `EAGAIN` at the first page that is absent or, to `write`, not writable now.
     #[inline]
     fn for_each(
         &self,
         offset: u64,
         len: usize,
+        write: bool,
         mut f: impl FnMut(*mut u8, usize, usize),
     ) -> Result {
         let end = offset.checked_add(len as u64).ok_or(EFAULT)?;
@@ -101,15 +122,19 @@ impl<'a> MappedMemory<'a> {
         while done < len {
             // The range was checked, so the offset does not wrap around.
             let here = offset.wrapping_add(done as u64);
-            let (p, n) = self.piece(here, len.wrapping_sub(done)).ok_or(EFAULT)?;
+            let (p, n) = self.piece(here, len.wrapping_sub(done), write)?;
             f(p, done, n);
             done = done.wrapping_add(n);
         }
         Ok(())
     }
 
-    /// Appends `len` bytes at `offset` to `to`. Returns `EFAULT` if they are not inside the memory,
-    /// or `EMSGSIZE` if there is no space for them.
+    /// Appends `len` bytes at `offset` to `to`.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: they are not inside the memory. `EMSGSIZE`: there is no space for them. `EAGAIN`:
+    /// some are absent; those before them may have been appended.
     #[inline]
     pub fn read(&self, offset: u64, len: usize, to: &mut PacketWriter<'_>) -> Result {
         if len > to.left() {
@@ -122,31 +147,34 @@ impl<'a> MappedMemory<'a> {
     }
 
     /// Calls `f` in order for each piece of `len` bytes at `offset`. Returns `EFAULT` if they are
-    /// not inside the memory.
+    /// not inside the memory, or `EAGAIN` at the first piece that is absent.
     #[inline]
     pub fn fragments(&self, offset: u64, len: usize, mut f: impl FnMut(Fragment<'_>)) -> Result {
-        self.for_each(offset, len, |p, _, n| {
+        self.for_each(offset, len, false, |p, _, n| {
             // SAFETY: While `self` exists, the memory stays at its place (type invariant), and each
             // piece is inside it. `f` cannot keep a fragment.
             f(unsafe { Fragment::new(p, n) })
         })
     }
 
-    /// Copies bytes to `offset`. Returns `EFAULT` if the range is not inside the memory or is
-    /// read-only.
+    /// Copies bytes to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: the range is not inside the memory or is read-only. `EAGAIN`: a part of it is
+    /// absent; the bytes before that part may have been copied.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
         self.write_fragment(offset, &Fragment::of(from))
     }
 
-    /// Copies a fragment of a received packet to `offset`. Returns `EFAULT` if the range is not
-    /// inside the memory or is read-only.
+    /// Copies a fragment of a received packet to `offset`. Fails as [`MappedMemory::write`] does.
     #[inline]
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
         if !self.properties().1 {
             return Err(EFAULT);
         }
-        self.for_each(offset, from.len(), |p, done, n| {
+        self.for_each(offset, from.len(), true, |p, done, n| {
             // SAFETY: The memory stays at its place (type invariant), is writable, and each piece
             // is inside it. The fragment is valid for reads of its length, to which the pieces add
             // up. A program of this host may write to it during the copy, and it may even overlap
@@ -160,12 +188,16 @@ impl<'a> MappedMemory<'a> {
     /// # Errors
     ///
     /// `EFAULT`: the word is not inside the memory, or is read-only. `EINVAL`: it is not naturally
-    /// aligned.
+    /// aligned. `EAGAIN`: it is absent.
     pub fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
         if !self.properties().1 {
             return Err(EFAULT);
         }
-        match self.piece(offset, 8).ok_or(EFAULT)? {
+        let end = offset.checked_add(8).ok_or(EFAULT)?;
+        if end > self.properties().0 {
+            return Err(EFAULT);
+        }
+        match self.piece(offset, 8, true)? {
             (p, 8) if p as usize & 7 == 0 => {
                 // SAFETY: These are eight aligned bytes of memory that stays at its place (type
                 // invariant). Others, including user space, may change an `Atomic`; the CPU

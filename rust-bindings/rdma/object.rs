@@ -9,7 +9,7 @@ use super::{
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     roce::AddressInfo,
     udata::Udata,
-    wr::{RecvWrs, SendWrs, WcBuffer},
+    wr::{DataSegment, RecvWrs, SendWrs, WcBuffer},
 };
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
@@ -160,6 +160,26 @@ pub struct UserMemory {
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
+}
+
+/// An advice about ranges of memory regions (`ibv_advise_mr()`).
+pub struct MrAdvice<'a> {
+    /// The ranges.
+    pub ranges: &'a [DataSegment],
+    /// `IB_UVERBS_ADVISE_MR_ADVICE_*`.
+    pub advice: u32,
+    /// The caller waits until the advice was followed, and is told if it can't be.
+    pub flush: bool,
+}
+
+/// Values of [`MrAdvice::advice`] (`enum ib_uverbs_advise_mr_advice`, ib_user_ioctl_verbs.h).
+pub mod advice {
+    /// Bring the ranges in for reading.
+    pub const PREFETCH: u32 = 0;
+    /// Bring the ranges in for writing.
+    pub const PREFETCH_WRITE: u32 = 1;
+    /// Bring in the pages that the process has in its page tables.
+    pub const PREFETCH_NO_FAULT: u32 = 2;
 }
 
 /// Additional arguments of CREATE_SRQ for XRC.
@@ -413,9 +433,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
         memory: super::memory::KernelMemory,
         access: u32,
     ) -> Result<(Self::Mr, u32)>;
-    /// Registers user memory.
+    /// Registers user memory. `context` is that of the user program.
     fn reg_user_mr(
         device: &Device<Self>,
+        context: Option<&Self::Ucontext>,
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
@@ -425,10 +446,16 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// deregisters the old region, which must not fail. On failure, the region is unchanged.
     fn rereg_user_mr(
         _device: &Device<Self>,
+        _context: Option<&Self::Ucontext>,
         _mr: &Self::Mr,
         _pd: &Self::Pd,
         _change: &MrChange,
     ) -> Result<Option<(Self::Mr, u32)>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+    /// Follows an advice about ranges of regions with on-demand paging. Returns `EOPNOTSUPP` for an
+    /// advice that the driver does not know.
+    fn advise_mr(_device: &Device<Self>, _pd: &Self::Pd, _advice: &MrAdvice<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
     /// Deregisters a region.

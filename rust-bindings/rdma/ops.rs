@@ -50,6 +50,11 @@ impl<D: Driver> Ops<D> {
         } else {
             None
         },
+        advise_mr: if D::HAS_ADVISE_MR {
+            Some(Self::advise_mr)
+        } else {
+            None
+        },
         hca_type: as_char_ptr_in_const_context(D::HCA_TYPE).cast(),
         hw_rev: as_char_ptr_in_const_context(D::HW_REV).cast(),
         board_id: as_char_ptr_in_const_context(D::BOARD_ID).cast(),
@@ -110,6 +115,7 @@ impl<D: Driver> Ops<D> {
                 modify_srq = raw::rdma_trampoline_modify_srq,
                 post_srq_recv = Self::post_srq_recv, destroy_srq = Srq::<D>::destroy;
             HAS_REREG_USER_MR: rereg_user_mr = Self::rereg_user_mr;
+            HAS_ADVISE_MR: advise_mr = raw::rdma_trampoline_advise_mr;
             HAS_ALLOC_MR: alloc_mr = raw::rdma_trampoline_alloc_mr, map_mr_sg = Self::map_mr_sg;
             HAS_ALLOC_MW: alloc_mw = Self::alloc_mw, dealloc_mw = Self::dealloc_mw;
         }

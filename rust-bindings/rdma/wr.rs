@@ -40,8 +40,8 @@ const _: () = assert!(
 ///
 /// # Safety
 ///
-/// A consumer passes `list` and `count` in a work request, which stays valid for `'a`.
-unsafe fn segments<'a>(list: *const raw::ib_sge, count: i32) -> &'a [DataSegment] {
+/// A consumer passes `list` and `count` in a work request or an advice, which stays valid for `'a`.
+pub(super) unsafe fn segments<'a>(list: *const raw::ib_sge, count: i32) -> &'a [DataSegment] {
     match usize::try_from(count) {
         // SAFETY: The callers of ib_post_send() and ib_post_recv() (ib_verbs.h) pass `num_sge`
         // elements, and do not change them until the call returns. A `DataSegment` has the layout

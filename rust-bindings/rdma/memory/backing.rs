@@ -58,6 +58,11 @@ impl Revocation {
         self.0.load(Acquire) == ACCESSIBLE
     }
 
+    /// Returns whether the memory is not revoked yet.
+    pub(super) fn is_accessible(&self) -> bool {
+        self.0.load(Acquire) == ACCESSIBLE
+    }
+
     /// Makes further accesses fail, and waits for the bursts in which one may have succeeded. Once
     /// the memory is revoked, further calls return at once.
     pub(super) fn revoke(&self) {

@@ -225,15 +225,15 @@ impl PinOwner {
     }
 
     /// Returns the address in the process and the length in bytes of the memory.
-    pub fn range(&self) -> (u64, usize) {
+    pub fn range(&self) -> (u64, u64) {
         let umem = self.0.umem.load(Relaxed);
         // SAFETY: Only `drop` releases the umem. Neither field changes (umem.c).
-        unsafe { ((*umem).address as u64, (*umem).length) }
+        unsafe { ((*umem).address as u64, (*umem).length as u64) }
     }
 
-    /// Returns whether the memory, as pinned, can be given all of these `IB_ACCESS_*` rights.
+    /// Returns whether the memory, as pinned, can be given all of these `IB_ACCESS_*` flags.
     pub fn allows(&self, access: u32) -> bool {
-        access & access::WRITABLE == 0 || self.0.table.writable
+        access & access::ON_DEMAND == 0 && (access & access::WRITABLE == 0 || self.0.table.writable)
     }
 
     /// Returns the part that the data path uses.

@@ -8,8 +8,9 @@ use crate::{
     rdma::{
         device::Device,
         memory::{access, KernelMemory},
-        object::{errno, Driver, Mr, MrChange, Mw, Pd, UserMemory},
+        object::{errno, Driver, Mr, MrAdvice, MrChange, Mw, Pd, UserMemory},
         udata::{no_udata, Udata},
+        wr,
     },
 };
 use core::ptr;
@@ -19,6 +20,9 @@ use kernel::{
     ffi::{c_int, c_uint},
     prelude::*,
 };
+
+/// `IB_UVERBS_ADVISE_MR_FLAG_FLUSH` (ib_user_ioctl_verbs.h).
+const ADVISE_FLUSH: u32 = 1;
 
 impl<D: Driver> Ops<D> {
     /// Allocates an object for the region that `make` creates for the protection domain, and fills
@@ -84,14 +88,16 @@ impl<D: Driver> Ops<D> {
         // `udata` is that of the command.
         unsafe {
             Self::new_mr(pd, |device, pd| {
-                no_udata(Udata::from_ptr(udata).as_mut())?;
+                let mut udata = Udata::from_ptr(udata);
+                no_udata(udata.as_mut())?;
+                let context = udata.as_ref().and_then(|udata| udata.context::<D>());
                 let memory = UserMemory {
                     start,
                     length,
                     iova,
                 };
                 let access = access_flags as u32 & !access::OPTIONAL;
-                D::reg_user_mr(device, pd, &memory, access).map(Some)
+                D::reg_user_mr(device, context, pd, &memory, access).map(Some)
             })
         }
     }
@@ -121,8 +127,10 @@ impl<D: Driver> Ops<D> {
         // command. This function owns a new region until it is returned.
         unsafe {
             let new = Self::new_mr(pd, |device, pd| {
-                no_udata(Udata::from_ptr(udata).as_mut())?;
-                D::rereg_user_mr(device, Mr::<D>::data(mr), pd, &change)
+                let mut udata = Udata::from_ptr(udata);
+                no_udata(udata.as_mut())?;
+                let context = udata.as_ref().and_then(|udata| udata.context::<D>());
+                D::rereg_user_mr(device, context, Mr::<D>::data(mr), pd, &change)
             });
             // ib_core sets these fields if the region stays, but not in a region that replaces it
             // (ib_uverbs_rereg_mr() in uverbs_cmd.c).
@@ -146,6 +154,26 @@ impl<D: Driver> Ops<D> {
                 Mr::<D>::drop_data(mr);
                 drop(KBox::from_raw(mr.cast::<Mr<D>>()));
             })
+        })
+    }
+
+    pub(super) unsafe extern "C" fn advise_mr(
+        pd: *mut raw::ib_pd,
+        advice: u32,
+        flags: u32,
+        list: *const raw::ib_sge,
+        count: u32,
+    ) -> c_int {
+        // SAFETY: The domain is live until this returns (uverbs_std_types_mr.c,
+        // `UVERBS_METHOD_ADVISE_MR`; verbs.c, `ib_advise_mr()`), and so is the list of `count`
+        // elements, which nothing changes.
+        errno(unsafe {
+            let advice = MrAdvice {
+                ranges: wr::segments(list, count as i32),
+                advice,
+                flush: flags & ADVISE_FLUSH != 0,
+            };
+            D::advise_mr(Device::from_raw((*pd).device), Pd::<D>::data(pd), &advice)
         })
     }
 
