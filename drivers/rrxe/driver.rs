@@ -7,6 +7,7 @@ use crate::{
     device::DeviceState,
     limits, link,
     module::Rrxe,
+    mr::pager::{Pager, PagerOwner},
     mr::{Mr, MrHandle, NewMr},
     pd::Pd,
     qp::{
@@ -30,23 +31,59 @@ use linux_rdma::{
     net::NetDevice,
     rdma::{
         attr::{
-            device_cap, mtu_to_enum, CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName,
-            ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
+            device_cap, mtu_to_enum, odp, CqInitAttr, DeviceAttr, OdpCaps, PortAttr, SrqAttr,
+            StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG, KERNEL_CAP_ON_DEMAND_PAGING,
         },
         device::{LinkOps, LinkRequest},
-        memory::KernelMemory,
+        memory::{KernelMemory, HAS_ON_DEMAND_PAGING},
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Device, Driver, Mad, MrChange, NewGid, QpTarget, SrqTarget, Udata,
-        UserMemory, XrcSrq,
+        AddressInfo, CqTarget, Device, Driver, Mad, MrAdvice, MrChange, NewGid, QpTarget,
+        SrqTarget, Udata, UserMemory, XrcSrq,
     },
 };
 use rrxe_core::pma;
 
+/// The driver's data of a context: the threads of its program.
+pub(crate) struct Context {
+    poller: Option<Poller>,
+    pager: PagerOwner,
+}
+
+impl Context {
+    /// Returns the pager of the context, if a program has one.
+    fn pager(this: Option<&Self>) -> Option<&Arc<Pager>> {
+        this.map(|context| &context.pager.0)
+    }
+}
+
+/// Returns the operations whose memory may be absent. A packet for absent memory is dropped, which
+/// loses the message of an unreliable service.
+fn odp_caps() -> OdpCaps {
+    if !HAS_ON_DEMAND_PAGING {
+        return OdpCaps::default();
+    }
+    let reliable = odp::SEND
+        | odp::RECV
+        | odp::WRITE
+        | odp::READ
+        | odp::ATOMIC
+        | odp::SRQ_RECV
+        | odp::FLUSH
+        | odp::ATOMIC_WRITE;
+    OdpCaps {
+        general: odp::GENERAL,
+        rc: reliable,
+        uc: odp::SEND,
+        ud: odp::SEND,
+        xrc: reliable,
+    }
+}
+
 #[vtable]
 impl Driver for Rrxe {
     type Device = Arc<DeviceState>;
-    type Ucontext = Option<Poller>;
+    type Ucontext = Context;
     type Pd = Charged<Pd>;
     type Ah = Charged<Arc<AddressHandle>>;
     type Cq = Charged<CqHandle>;
@@ -118,7 +155,10 @@ impl Driver for Rrxe {
                 | device_cap::MEM_WINDOW
                 | device_cap::MEM_WINDOW_TYPE_2B
                 | device_cap::MEM_MGT_EXTENSIONS) as u64,
-            kernel_cap_flags: KERNEL_CAP_ALLOW_USER_UNREG,
+            kernel_cap_flags: match HAS_ON_DEMAND_PAGING {
+                true => KERNEL_CAP_ALLOW_USER_UNREG | KERNEL_CAP_ON_DEMAND_PAGING,
+                false => KERNEL_CAP_ALLOW_USER_UNREG,
+            },
             max_send_sge: limits::MAX_SGE,
             max_recv_sge: limits::MAX_SGE,
             max_sge_rd: limits::MAX_SGE,
@@ -144,6 +184,7 @@ impl Driver for Rrxe {
             // Completion timestamps are nanoseconds of CLOCK_MONOTONIC: 64 bits at 10^6 kHz.
             timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
+            odp_caps: odp_caps(),
         }
     }
 
@@ -205,18 +246,19 @@ impl Driver for Rrxe {
         })
     }
 
-    fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Option<Poller>> {
+    fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Context> {
         let cmd: abi::AllocUcontextCmd = udata.read_as_far_as_known()?;
         if cmd.reserved != 0 {
             return Err(not_supported());
         }
         let poller = Poller::new(cmd.poll_idle_us, &device.data().core.config)?;
+        let pager = PagerOwner::new(device.data().qps.tables.qps.clone())?;
         udata.write(&abi::AllocUcontextResp {
             features: abi::FEATURE_EVENT_LIMIT | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;
-        Ok(poller)
+        Ok(Context { poller, pager })
     }
 
     fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
@@ -277,7 +319,7 @@ impl Driver for Rrxe {
 
     fn create_qp(
         device: &Device<Self>,
-        context: Option<&Option<Poller>>,
+        context: Option<&Context>,
         pd: Option<&Self::Pd>,
         init: &mut QpInit<'_, Self>,
         target: Arc<QpTarget>,
@@ -287,7 +329,7 @@ impl Driver for Rrxe {
         let parents = Parents {
             device,
             qps: &state.qps,
-            poller: context.and_then(Option::as_ref),
+            poller: context.and_then(|context| context.poller.as_ref()),
             pd: pd.map(|pd| &**pd),
         };
         // Only programs have XRC targets, whose creation comes without their part of the command.
@@ -370,21 +412,29 @@ impl Driver for Rrxe {
 
     fn reg_user_mr(
         device: &Device<Self>,
+        context: Option<&Context>,
         pd: &Self::Pd,
         memory: &UserMemory,
         access: u32,
     ) -> Result<NewMr> {
         let Tables { mrs, quotas, .. } = &*device.data().core.tables;
-        Mr::user(device, mrs, quotas, pd, memory, access)
+        let pager = Context::pager(context);
+        Mr::user(device, mrs, quotas, pager, pd, memory, access)
     }
 
     fn rereg_user_mr(
         device: &Device<Self>,
+        context: Option<&Context>,
         mr: &Self::Mr,
         pd: &Self::Pd,
         change: &MrChange,
     ) -> Result<Option<NewMr>> {
-        mr.change(device, &device.data().core.tables.quotas, pd, change)
+        let quotas = &device.data().core.tables.quotas;
+        mr.change(device, quotas, Context::pager(context), pd, change)
+    }
+
+    fn advise_mr(device: &Device<Self>, pd: &Self::Pd, advice: &MrAdvice<'_>) -> Result {
+        device.data().core.tables.mrs.advise(pd, advice)
     }
 
     fn dereg_mr(mr: &Self::Mr) -> Result {

@@ -2,11 +2,12 @@
 
 //! The kinds of memory behind a registered region.
 
-use kernel::sync::Arc;
+use super::pager::Pager;
+use kernel::{prelude::*, sync::Arc};
 #[cfg(CONFIG_KUNIT = "y")]
 use linux_rdma::rdma::memory::TestMemory;
 use linux_rdma::{
-    rdma::memory::{Backing, KernelMemory, MappedMemory, Pinned, Unavailable},
+    rdma::memory::{Backing, KernelMemory, MappedMemory, OnDemand, Pinned, Unavailable},
     sync::BurstGuard,
 };
 use rrxe_core::Fault;
@@ -17,6 +18,8 @@ pub(super) enum Memory {
     User(Arc<Pinned>),
     /// No bytes: a region of length 0, which permits no access.
     Empty,
+    /// Memory that is not pinned, and the pager that brings in its pages.
+    OnDemand(Arc<OnDemand>, Arc<Pager>),
     Kernel(KernelMemory),
     #[cfg(CONFIG_KUNIT = "y")]
     Test(Arc<TestMemory>),
@@ -38,6 +41,7 @@ impl Backing for Memory {
                     debug_assert!(len == 0, "an access to bytes of an empty region");
                     Err(Unavailable::Revoked)
                 }
+                Memory::OnDemand(memory, _) => memory.access(burst, offset, len),
                 Memory::Kernel(memory) => memory.access(burst, offset, len),
                 #[cfg(CONFIG_KUNIT = "y")]
                 Memory::Test(memory) => memory.access(burst, offset, len),
@@ -49,6 +53,7 @@ impl Backing for Memory {
         match self {
             Memory::User(memory) => memory.revoke(),
             Memory::Empty => {}
+            Memory::OnDemand(memory, _) => memory.revoke(),
             Memory::Kernel(memory) => memory.revoke(),
             #[cfg(CONFIG_KUNIT = "y")]
             Memory::Test(memory) => memory.revoke(),
@@ -62,6 +67,16 @@ pub(super) fn fault(why: Unavailable) -> Fault {
     match why {
         Unavailable::NotPresent => Fault::NotPresent,
         Unavailable::Revoked => Fault::Protection,
+    }
+}
+
+/// Returns the fault of an access that has failed.
+#[cold]
+pub(super) fn access_fault(error: Error) -> Fault {
+    if error == EAGAIN {
+        Fault::NotPresent
+    } else {
+        Fault::Protection
     }
 }
 

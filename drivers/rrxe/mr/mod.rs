@@ -14,11 +14,13 @@
 
 mod change;
 mod memory;
+pub(crate) mod pager;
 mod segments;
 mod table;
 
 use change::WindowBinding;
 use memory::Memory;
+use pager::Pager;
 pub(crate) use segments::Segments;
 pub(crate) use table::{MemoryRange, MrTable, Reference};
 
@@ -41,16 +43,19 @@ use linux_rdma::{
     errno::not_supported,
     random,
     rdma::{
-        memory::{access, Backing, KernelMemory, KernelPages, PinOwner, Umem},
-        Device, MrChange, UserMemory,
+        advice,
+        memory::{access, Backing, KernelMemory, KernelPages, OnDemand, Paging, PinOwner, Umem},
+        wr::DataSegment,
+        Device, MrAdvice, MrChange, UserMemory,
     },
-    sync::{lock_bh, wait_for_bursts},
+    sync::{lock_bh, wait_for_bursts, BurstGuard},
 };
 
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-/// Rights that a region can have.
-const SUPPORTED_ACCESS: u32 = REMOTE | access::LOCAL_WRITE | access::MW_BIND | access::FLUSH_GLOBAL;
+/// Rights that a region can have, and the kind of its memory.
+const SUPPORTED_ACCESS: u32 =
+    REMOTE | access::LOCAL_WRITE | access::MW_BIND | access::FLUSH_GLOBAL | access::ON_DEMAND;
 
 /// Value of [`Mr::windows`]: the region is deregistered, and no window can be bound to it.
 const CLOSED: u32 = u32::MAX;
@@ -147,6 +152,12 @@ pub(crate) struct MrHandle {
 /// A new region or window, with its key.
 pub(crate) type NewMr = (Charged<MrHandle>, u32);
 
+/// Returns whether this is the whole address space, as `ibv_reg_mr()` registers it: by address 0
+/// and the largest length.
+fn is_whole_address_space(memory: &UserMemory) -> bool {
+    memory.start == 0 && memory.iova == 0 && memory.length == u64::MAX
+}
+
 /// Returns whether `va..end` is inside `iova..iova + length`.
 fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
     va >= iova && end <= iova.saturating_add(length)
@@ -210,11 +221,13 @@ impl Mr {
         allowed.then(|| va.wrapping_sub(registered.iova))
     }
 
-    /// REG_MR. Nothing is pinned for a region of length 0, which permits operations of length 0.
+    /// REG_MR. Nothing is pinned for on-demand paging, nor for a region of length 0, which permits
+    /// operations of length 0.
     pub(crate) fn user(
         device: &Device<Rrxe>,
         mrs: &Arc<MrTable>,
         quotas: &Arc<Quotas>,
+        pager: Option<&Arc<Pager>>,
         pd: &Pd,
         memory: &UserMemory,
         access: u32,
@@ -223,28 +236,39 @@ impl Mr {
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
-        if length > limits::MAX_MR_SIZE || iova.checked_add(length).is_none() {
+        let is_implicit = access & access::ON_DEMAND != 0 && is_whole_address_space(memory);
+        let fits = length <= limits::MAX_MR_SIZE && iova.checked_add(length).is_some();
+        if !fits && !is_implicit {
             return Err(EINVAL);
         }
         let size = usize::try_from(length).map_err(|_| EINVAL)?;
         let charge = Charge::new(quotas, quota::Kind::Region, true)?;
-        let owner = match size {
-            0 => None,
-            _ => Some(PinOwner::new(Umem::get(
-                device,
-                memory.start,
-                size,
-                access,
-            )?)?),
-        };
-        let pinned = owner.as_ref().map(|owner| owner.shared().clone());
+        let mut owner = None;
         let kind = Kind::Registered(Registered {
             access: Atomic::new(access),
             iova,
             length,
-            memory: pinned.map_or(Memory::Empty, Memory::User),
+            memory: match size {
+                0 => Memory::Empty,
+                _ if access & access::ON_DEMAND != 0 => {
+                    Self::on_demand(pager.ok_or_else(not_supported)?, memory, access)?
+                }
+                _ => {
+                    let umem = Umem::get(device, memory.start, size, access)?;
+                    let pinned = owner.insert(PinOwner::new(umem)?).shared();
+                    Memory::User(pinned.clone())
+                }
+            },
         });
         Self::register(mrs, charge, pd.id, owner, kind, None)
+    }
+
+    /// Registers memory for on-demand paging.
+    fn on_demand(pager: &Arc<Pager>, memory: &UserMemory, access: u32) -> Result<Memory> {
+        Pager::start(pager)?;
+        let writable = access & access::WRITABLE != 0;
+        let pages = OnDemand::register(memory.start, memory.length, writable)?;
+        Ok(Memory::OnDemand(pages, pager.clone()))
     }
 
     /// Creates the region of all kernel memory, for kernel consumers. Never for remote access
@@ -299,6 +323,43 @@ impl Mr {
     }
 }
 
+impl MrTable {
+    /// ADVISE_MR: brings in ranges of regions with on-demand paging, in the calling process.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: a range is not inside a region of the protection domain with these rights, or its
+    /// process cannot have a page of it. `EINVAL`: a region has other memory. `EINTR`: a signal is
+    /// pending. `EOPNOTSUPP`: an unknown advice. Without the flag FLUSH, the caller does not wait
+    /// until the pages are present, and is not told if they cannot be brought in.
+    pub(crate) fn advise(&self, pd: &Pd, to: &MrAdvice<'_>) -> Result {
+        let (write, paging) = match to.advice {
+            advice::PREFETCH => (false, Paging::Fault),
+            advice::PREFETCH_WRITE => (true, Paging::Fault),
+            advice::PREFETCH_NO_FAULT => (false, Paging::NoFault),
+            _ => return Err(not_supported()),
+        };
+        let find = |range: &DataSegment| {
+            let burst = BurstGuard::enter();
+            let found = self.local(&burst, pd.id, range.lkey, range.addr, range.length, write);
+            let absent = found.map(|found| found.to_bring_in(write));
+            absent.map_err(|_| EFAULT)?.ok_or(EINVAL)
+        };
+        // All are checked before any is brought in.
+        for range in to.ranges {
+            find(range)?;
+        }
+        for range in to.ranges {
+            let absent = find(range)?;
+            match paging {
+                Paging::Fault if !to.flush => absent.bring_in_later()?,
+                _ => absent.bring_in_all(paging)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl MrHandle {
     /// DEREG_MR, DEALLOC_MW: returns `EBUSY` if windows are bound to the region (IBA 10.6.7.2.8).
     /// From then on none can be bound, and the handle may be dropped.
@@ -345,6 +406,7 @@ impl MrHandle {
         &self,
         device: &Device<Rrxe>,
         quotas: &Arc<Quotas>,
+        pager: Option<&Arc<Pager>>,
         pd: &Pd,
         change: &MrChange,
     ) -> Result<Option<NewMr>> {
@@ -365,19 +427,21 @@ impl MrHandle {
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
         }
-        // For rights that the pinned pages lack, the same memory must be pinned anew, because the
-        // first write to a read-only page may replace the page.
-        let owner = self.owner.as_ref().filter(|owner| !owner.allows(access));
-        let again = owner.map(|owner| {
-            let (start, size) = owner.range();
-            UserMemory {
-                start,
-                length: size as u64,
-                iova: registered.iova,
-            }
+        // For rights that the pages lack, the same memory must be registered anew, because the
+        // first write to a read-only page may replace the page. The same is done for another kind
+        // of memory.
+        let range = match (&registered.memory, &self.owner) {
+            (Memory::OnDemand(memory, _), _) if !memory.allows(access) => Some(memory.range()),
+            (_, Some(owner)) if !owner.allows(access) => Some(owner.range()),
+            _ => None,
+        };
+        let again = range.map(|(start, length)| UserMemory {
+            start,
+            length,
+            iova: registered.iova,
         });
         if let Some(memory) = change.memory.as_ref().or(again.as_ref()) {
-            let new = Mr::user(device, &self.table, quotas, pd, memory, access)?;
+            let new = Mr::user(device, &self.table, quotas, pager, pd, memory, access)?;
             reopen.dismiss();
             return Ok(Some(new));
         }
@@ -409,6 +473,9 @@ impl Drop for MrHandle {
         drop(key_state);
         if let Kind::Registered(registered) = &self.mr.kind {
             registered.memory.revoke();
+            if let Memory::OnDemand(_, pager) = &registered.memory {
+                pager.interrupt();
+            }
         }
         self.table.release(self.mr.index);
     }

@@ -2,7 +2,10 @@
 
 //! The data segments of a work request.
 
-use super::{MemoryRange, MrTable, Reference};
+use super::{
+    pager::{Absent, WINDOW},
+    MemoryRange, MrTable, Reference,
+};
 use crate::{
     pd::PdId,
     ring::{abi::Sge, wqe},
@@ -77,6 +80,31 @@ impl<'a> Segments<'a> {
         wqe::for_each_piece(self.list, offset, len, |lkey, addr, done, n| {
             f(&self.local(lkey, addr, n, true)?, done, n as usize)
         })
+    }
+
+    /// Returns the part of the list that a pager should bring in after an access to byte `offset`
+    /// and those after it has found a page absent. Returns `None` if none of it is on-demand
+    /// memory.
+    #[cold]
+    pub(crate) fn absent(&self, offset: u32, write: bool) -> Option<Absent> {
+        let left = wqe::total(self.list).saturating_sub(offset.into());
+        let len = left.min(WINDOW.into()) as usize;
+        let mut found = None;
+        // An error ends the search, or shows when the access is repeated.
+        let _ = wqe::for_each_piece(self.list, offset, len, |lkey, addr, _, n| {
+            match self.local(lkey, addr, n, write)?.absent(write) {
+                Some((absent, true)) => {
+                    found = Some(absent);
+                    Err(Fault::NotPresent)
+                }
+                Some((present, false)) => {
+                    found.get_or_insert(present);
+                    Ok(())
+                }
+                None => Ok(()),
+            }
+        });
+        found
     }
 
     /// Copies bytes to the list, from byte `offset` on.

@@ -4,14 +4,18 @@
 
 use super::{
     is_inside,
-    memory::{fault, Memory},
+    memory::{access_fault, fault, Memory},
+    pager::{self, Absent, Pager},
     BinderId, KeyState, KeyUser, Kind, Mr,
 };
 use crate::{number_table::NumberTable, pd::PdId};
-use kernel::sync::atomic::{Atomic, Full, Release};
+use kernel::sync::{
+    atomic::{Atomic, Full, Release},
+    Arc,
+};
 use linux_rdma::{
     net::{Fragment, PacketWriter},
-    rdma::memory::{access, Backing, MappedMemory},
+    rdma::memory::{access, Backing, MappedMemory, OnDemand},
     sync::{arc_borrow_ref, lock_bh, smp_mb, BhLocked, BurstGuard},
 };
 use rrxe_core::{AtomicOp, Fault, Flush, RemoteAccess};
@@ -255,34 +259,83 @@ impl MemoryRange<'_> {
         access.map_err(fault)
     }
 
+    /// Returns the on-demand memory of the range, and the pager that brings in its pages.
+    #[inline]
+    fn on_demand(&self) -> Option<(&Arc<OnDemand>, &Arc<Pager>)> {
+        let memory = match &self.source {
+            Source::Registered(memory) => *memory,
+            Source::Locked(state) => match &state.bound.as_ref()?.region.kind {
+                Kind::Registered(registered) => &registered.memory,
+                _ => return None,
+            },
+        };
+        match memory {
+            Memory::OnDemand(pages, pager) => Some((pages, pager)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the first `len` bytes of the range are present.
+    #[inline]
+    pub(crate) fn is_present(&self, len: u32, write: bool) -> bool {
+        self.on_demand().is_none_or(|(pages, _)| {
+            let len = len.min(self.len).into();
+            pages.first_absent(self.offset, len, write).is_none()
+        })
+    }
+
+    /// Returns the range as one that a pager can bring in. Returns `None` if it is not on-demand
+    /// memory.
+    #[cold]
+    pub(super) fn to_bring_in(&self, write: bool) -> Option<Absent> {
+        let (pages, pager) = self.on_demand()?;
+        Some(Absent {
+            pages: pages.clone(),
+            pager: pager.clone(),
+            offset: self.offset,
+            len: self.len.into(),
+            write,
+        })
+    }
+
+    /// Returns the part of the range that a pager should bring in after an access has found a page
+    /// absent: from the first absent page on, at most [`pager::WINDOW`] bytes. If all of it is
+    /// present by now, that is its beginning. Returns `None` if it is not on-demand memory. The
+    /// second value says whether a page is absent.
+    #[cold]
+    pub(crate) fn absent(&self, write: bool) -> Option<(Absent, bool)> {
+        let mut absent = self.to_bring_in(write)?;
+        let len = absent.len.min(pager::WINDOW.into());
+        let first = absent.pages.first_absent(self.offset, len, write);
+        absent.offset = first.unwrap_or(self.offset);
+        absent.len = len.saturating_sub(absent.offset.saturating_sub(self.offset));
+        Some((absent, first.is_some()))
+    }
+
     /// Appends `len` bytes, from byte `at` on, to a packet. They must be inside the range.
     #[inline]
     pub(crate) fn read(&self, at: u64, len: u32, to: &mut PacketWriter<'_>) -> Result<(), Fault> {
         let (memory, start) = self.memory_at(at)?;
-        memory
-            .read(start, len as usize, to)
-            .map_err(|_| Fault::Protection)
+        memory.read(start, len as usize, to).map_err(access_fault)
     }
 
     /// Copies bytes to the range, from byte `offset` on. They must fit.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Fault> {
         let (memory, start) = self.memory_at(offset as u64)?;
-        memory.write(start, from).map_err(|_| Fault::Protection)
+        memory.write(start, from).map_err(access_fault)
     }
 
     /// Copies a fragment of a packet to the range, from byte `offset` on. It must fit.
     #[inline]
     pub(crate) fn write_fragment(&self, offset: usize, from: &Fragment<'_>) -> Result<(), Fault> {
         let (memory, start) = self.memory_at(offset as u64)?;
-        memory
-            .write_fragment(start, from)
-            .map_err(|_| Fault::Protection)
+        memory.write_fragment(start, from).map_err(access_fault)
     }
 
     fn word(&self) -> Result<&Atomic<u64>, Fault> {
         let (memory, start) = self.memory()?;
-        memory.word(start).map_err(|_| Fault::Protection)
+        memory.word(start).map_err(access_fault)
     }
 
     /// Stores a word at the start with a single access, after all earlier writes.

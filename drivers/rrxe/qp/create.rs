@@ -202,7 +202,7 @@ impl Qp {
             None if init.qp_type == QpType::XrcTarget => (None, limits::MAX_SGE),
             None => (Some(Consumer::new(rings.recv)), init.cap.max_recv_sge),
         };
-        let recv = RecvSide::new(service, consumer, max_sge, device.clone())?;
+        let recv = RecvSide::new(service, number, consumer, max_sge, device.clone())?;
         let cq = |cq: Option<&Charged<CqHandle>>| cq.map_or_else(Cq::none, |cq| Ok(cq.0.clone()));
         Arc::pin_init(
             try_pin_init!(Self {

@@ -216,6 +216,9 @@ pub(crate) trait Half: Sized + Unpin + 'static {
         completions: &mut PendingCompletions,
     ) -> Outcome;
 
+    /// Handles the end of a wait for absent memory. A superfluous call is harmless.
+    fn on_memory_present(&mut self, now: Time) -> Outcome;
+
     /// Removes and returns the next buffered packet, if it is due.
     fn next_buffered(&mut self) -> Option<KeptDatagram>;
 

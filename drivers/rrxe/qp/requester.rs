@@ -11,7 +11,10 @@ use crate::{
     counters::Counter,
     device_core::DeviceCore,
     limits,
-    mr::Segments,
+    mr::{
+        pager::{Absent, PageWait},
+        Segments,
+    },
     ring::{
         abi::{self, Cqe, SendWqe, Sge},
         wqe::{self, Data, LocalOp, LocalPart, SendBounds, SendSlot},
@@ -57,6 +60,8 @@ pub(crate) struct SendSide {
     /// Out-of-order responses.
     pub(crate) reorder_buffer: ReorderBuffer,
     moderation: DoorbellModeration,
+    /// How it waits for absent pages.
+    pub(super) page_wait: Arc<PageWait>,
 }
 
 /// An array for each slot of a send queue.
@@ -116,6 +121,7 @@ impl SendSide {
         let segments = SlotArrays::new(capacity, cap.max_send_sge)?;
         let inline = SlotArrays::new(capacity, cap.max_inline_data)?;
         let recovery = device.config.recovery;
+        let page_wait = PageWait::new(number, false, true)?;
         let side = init!(Self {
             requester: Requester::new(service),
             slots,
@@ -126,6 +132,7 @@ impl SendSide {
             notify_drained: false,
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
+            page_wait,
         });
         Ok(side.chain(move |side| {
             side.requester.src_qpn = number;
@@ -221,6 +228,7 @@ impl SendSide {
     /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self, qp: &Qp) {
         self.requester.reset();
+        self.page_wait.cancel();
         self.reorder_buffer.clear();
         self.end_stream(qp);
         self.moderation = DoorbellModeration::default();
@@ -266,6 +274,7 @@ impl SendSide {
             consumer: self.consumer.as_mut(),
             transmitter: Transmitter::new(ctx.tx(), tx),
             completions,
+            page_wait: &self.page_wait,
         };
         if let Some(batch) = batch {
             let transport = env.transmitter.open_batch(batch, || {
@@ -358,6 +367,10 @@ impl Half for SendSide {
         })
     }
 
+    fn on_memory_present(&mut self, now: Time) -> Outcome {
+        self.requester.on_memory_present(&self.slots, now)
+    }
+
     fn next_buffered(&mut self) -> Option<KeptDatagram> {
         let (requester, slots) = (&self.requester, &self.slots);
         let due = |psn| requester.is_due(slots, psn);
@@ -442,12 +455,20 @@ impl Half for SendSide {
     }
 }
 
+/// Waits for memory that an access has found absent. Returns the fault of the access.
+#[cold]
+pub(super) fn begin_wait(wait: &Arc<PageWait>, absent: Option<Absent>) -> Fault {
+    // Without such memory, its region was deregistered meanwhile.
+    absent.map_or(Fault::Protection, |absent| PageWait::begin(wait, absent))
+}
+
 /// The requester's environment.
 pub(crate) struct Env<'a> {
     work: WorkData<'a>,
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a, Qp>,
     completions: &'a mut PendingCompletions,
+    page_wait: &'a Arc<PageWait>,
 }
 
 /// Access to the data of a queue pair's work requests.
@@ -496,6 +517,30 @@ impl WorkData<'_> {
 }
 
 impl Env<'_> {
+    /// Waits for the data of a work request from byte `offset` on, which an access has found
+    /// absent. Returns the fault of the access.
+    #[cold]
+    fn wait_for(&self, slot: &SendSlot, offset: u32, write: bool) -> Fault {
+        let absent = self.work.segments(slot).ok();
+        let absent = absent.and_then(|segments| segments.absent(offset, write));
+        begin_wait(self.page_wait, absent)
+    }
+
+    /// Returns the result of writing to the data of a work request from byte `offset` on. Waits for
+    /// the data if it is absent.
+    #[inline]
+    fn or_wait_for(
+        &self,
+        slot: &SendSlot,
+        offset: u32,
+        written: Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        match written {
+            Err(Fault::NotPresent) => Err(self.wait_for(slot, offset, true)),
+            written => written,
+        }
+    }
+
     /// Sets the path of a datagram from its address handle.
     #[inline(never)]
     fn set_path(&mut self, to: Destination) -> Result<(), Fault> {
@@ -525,19 +570,31 @@ impl RequesterEnv for Env<'_> {
                 return (0, Err(fault.into()));
             }
         }
-        match self.work.payload(packet, slot) {
+        let (sent, result) = match self.work.payload(packet, slot) {
             Ok(payload) => self.transmitter.send(packet, count, &payload),
             Err(fault) => (0, Err(fault.into())),
+        };
+        if result == Err(TxError::Payload(Fault::NotPresent)) {
+            let at = times(sent, packet.payload.len()) as u32;
+            let offset = match packet.payload {
+                Payload::Send { offset, .. } => offset.saturating_add(at),
+                _ => at,
+            };
+            let fault = self.wait_for(slot, offset, false);
+            return (sent, Err(fault.into()));
         }
+        (sent, result)
     }
 
     fn write_read_response(&mut self, slot: &SendSlot, offset: u32) -> Result<(), Fault> {
         let incoming = self.work.ctx.incoming.ok_or(Fault::Malformed)?;
-        incoming.scatter(offset, &self.work.segments(slot)?)
+        let written = incoming.scatter(offset, &self.work.segments(slot)?);
+        self.or_wait_for(slot, offset, written)
     }
 
     fn write_atomic_result(&mut self, slot: &SendSlot, value: u64) -> Result<(), Fault> {
-        self.work.segments(slot)?.scatter(0, &value.to_ne_bytes())
+        let written = self.work.segments(slot)?.scatter(0, &value.to_ne_bytes());
+        self.or_wait_for(slot, 0, written)
     }
 
     fn complete(&mut self, slot: &SendSlot, completion: SendCompletion) {

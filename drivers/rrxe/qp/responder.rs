@@ -3,14 +3,14 @@
 //! The receive side of a queue pair: the core's responder and its environment.
 
 use super::{
-    reorder_buffer::ReorderBuffer, BatchHalf, EventCtx, Half, PendingCompletions, Qp, Round,
-    RxBatch,
+    reorder_buffer::ReorderBuffer, requester::begin_wait, BatchHalf, EventCtx, Half,
+    PendingCompletions, Qp, Round, RxBatch,
 };
 use crate::{
     counters::Counter,
     device_core::DeviceCore,
     limits,
-    mr::{MemoryRange, Segments},
+    mr::{pager::PageWait, KeyUser, MemoryRange, Segments},
     pd::PdId,
     ring::{
         abi::{self, Cqe, RecvWqe, Sge, CQE_GRH, CQE_SOLICITED, CQE_WITH_IMM, CQE_WITH_INV},
@@ -35,9 +35,9 @@ use linux_rdma::{
     sync::{smp_mb, BurstGuard},
 };
 use rrxe_core::{
-    earliest, guesses::Guesses, requester::MAX_FLUSH, responder::ResponderCounters, AtomicOp,
-    Fault, Flush, Outcome, Packet, Payload, Psn, RecoveryMode, RecvCompletion, RemoteAccess,
-    ResponderEnv, ResponderEvent, Service, Status, Time, TxError, TxPacket,
+    earliest, guesses::Guesses, lengths::times, requester::MAX_FLUSH, responder::ResponderCounters,
+    AtomicOp, Fault, Flush, Outcome, Packet, Payload, Psn, RecoveryMode, RecvCompletion,
+    RemoteAccess, ResponderEnv, ResponderEvent, Service, Status, Time, TxError, TxPacket,
 };
 
 /// The core's responder. It has one resource for each READ or atomic that the peer may have
@@ -57,6 +57,10 @@ pub(crate) struct RecvSide {
     guesses: Guesses,
     /// Out-of-order requests.
     pub(crate) reorder_buffer: ReorderBuffer,
+    /// How it waits for absent pages.
+    pub(super) page_wait: Arc<PageWait>,
+    /// End of the last WRITE or READ of the peer, as an address.
+    message_end: u64,
 }
 
 /// The receive work request that the responder works on.
@@ -93,12 +97,16 @@ impl RecvSide {
     /// Returns an initializer: the side is initialized in place, to keep it off the kernel stack.
     pub(crate) fn new(
         service: Service,
+        number: u32,
         consumer: Option<Consumer>,
         max_sge: u32,
         device: Arc<DeviceCore>,
     ) -> Result<impl Init<Self>> {
         let segments = KVVec::from_elem(Sge::default(), max_sge as usize, GFP_KERNEL_ACCOUNT)?;
+        let page_wait = PageWait::new(number, true, service.is_reliable())?;
         Ok(init!(Self {
+            page_wait,
+            message_end: 0,
             responder: Responder::new(service),
             current: Current {
                 segments,
@@ -114,6 +122,7 @@ impl RecvSide {
     /// Resets the side (Reset state).
     pub(crate) fn reset(&mut self) {
         drop(self.responder.reset());
+        self.page_wait.cancel();
         self.current.srq = None;
         self.reorder_buffer.clear();
         self.tx = TxState::default();
@@ -139,6 +148,8 @@ impl RecvSide {
             consumer: self.consumer.as_mut(),
             transmitter: Transmitter::new(ctx.tx(), &self.tx),
             completions,
+            page_wait: &self.page_wait,
+            message_end: &mut self.message_end,
         };
         if let Some(batch) = batch {
             let last = self.tx.transport.get();
@@ -247,6 +258,10 @@ impl Half for RecvSide {
         outcome
     }
 
+    fn on_memory_present(&mut self, _now: Time) -> Outcome {
+        self.responder.on_memory_present()
+    }
+
     fn next_buffered(&mut self) -> Option<KeptDatagram> {
         let responder = &self.responder;
         let expected = Psn::new(responder.expected_psn());
@@ -291,6 +306,8 @@ pub(crate) struct Env<'a> {
     consumer: Option<&'a mut Consumer>,
     transmitter: Transmitter<'a, Qp>,
     completions: &'a mut PendingCompletions,
+    page_wait: &'a Arc<PageWait>,
+    message_end: &'a mut u64,
 }
 
 impl Env<'_> {
@@ -306,6 +323,41 @@ impl Env<'_> {
             pd: srq.map_or(self.ctx.qp.pd, |srq| srq.pd),
             list: list.ok_or(Fault::Malformed)?,
         })
+    }
+
+    /// Returns the result of an access to a range for writing, which begins at address `va`. Waits
+    /// for the range if it is absent.
+    #[inline]
+    fn or_wait_for<T>(
+        &self,
+        range: &MemoryRange<'_>,
+        va: u64,
+        result: Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        match result {
+            Err(Fault::NotPresent) => Err(self.wait_for(range, va, true)),
+            result => result,
+        }
+    }
+
+    /// Waits for a range at address `va` that has been found absent, and for the rest of the
+    /// message. Returns the fault of the access.
+    #[cold]
+    fn wait_for(&self, range: &MemoryRange<'_>, va: u64, write: bool) -> Fault {
+        let rest = self.message_end.saturating_sub(va);
+        let absent = range.absent(write).map(|(absent, _)| absent.extended(rest));
+        begin_wait(self.page_wait, absent)
+    }
+
+    /// Waits for the memory of a READ that has been found absent. Returns the error of the
+    /// transmission.
+    #[cold]
+    fn wait_for_payload(&self, user: KeyUser, rkey: u32, va: u64, len: u32) -> TxError {
+        let EventCtx { qp, burst, .. } = self.ctx;
+        let mrs = &qp.device.tables.mrs;
+        let range = mrs.remote(burst, user, rkey, va, len, RemoteAccess::Read);
+        let fault = range.map(|range| self.wait_for(&range, va, false));
+        fault.unwrap_or_else(|fault| fault).into()
     }
 
     /// XRC: returns the shared receive queue that the current packet names.
@@ -366,7 +418,18 @@ impl ResponderEnv for Env<'_> {
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
-        incoming.scatter(offset, &self.segments()?)
+        let segments = self.segments()?;
+        let mut from = offset;
+        let mut written = Ok(());
+        if !self.ctx.qp.qp_type.is_connected() {
+            from = 0;
+            written = segments.scatter(0, &incoming.grh());
+        }
+        let written = written.and_then(|()| incoming.scatter(offset, &segments));
+        if written == Err(Fault::NotPresent) {
+            return Err(begin_wait(self.page_wait, segments.absent(from, true)));
+        }
+        written
     }
 
     fn check_remote(
@@ -381,26 +444,43 @@ impl ResponderEnv for Env<'_> {
         if is_limited && !self.guesses.may_try(rkey, self.ctx.now) {
             return Err(Fault::Protection);
         }
-        if let Some(fault) = self.remote(pd, rkey, va, len, access).err() {
-            self.guesses.note_invalid(self.ctx.now);
-            return Err(fault);
-        }
+        // The whole message comes in if the packet being handled needs an absent page of it. For a
+        // message of one packet, the access itself finds that.
+        let first = self.ctx.incoming.map_or(0, |i| i.packet.payload_len);
+        let first = if first < len { first } else { 0 };
+        let found = self.remote(pd, rkey, va, len, access);
+        let absent = found.map(|range| match range.is_present(first, true) {
+            true => None,
+            false => range.absent(true),
+        });
+        let absent = match absent {
+            Ok(absent) => absent,
+            Err(fault) => {
+                self.guesses.note_invalid(self.ctx.now);
+                return Err(fault);
+            }
+        };
+        *self.message_end = va.saturating_add(len.into());
         if is_limited {
             self.guesses.note_accepted(rkey);
         }
-        Ok(pd)
+        match absent {
+            None => Ok(pd),
+            absent => Err(begin_wait(self.page_wait, absent.map(|(absent, _)| absent))),
+        }
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
         let incoming = self.ctx.incoming.ok_or(Fault::Malformed)?;
         let (pd, len) = (self.remote_pd()?, incoming.packet.payload_len);
         let range = self.remote(pd, rkey, va, len, RemoteAccess::Write)?;
-        incoming.copy_to_range(0, incoming.payload_len(), &range)
+        let written = incoming.copy_to_range(0, incoming.payload_len(), &range);
+        self.or_wait_for(&range, va, written)
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, Fault> {
         let range = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Atomic)?;
-        range.atomic(op)
+        self.or_wait_for(&range, va, range.atomic(op))
     }
 
     fn atomic_write(&mut self, rkey: u32, va: u64) -> Result<(), Fault> {
@@ -408,7 +488,7 @@ impl ResponderEnv for Env<'_> {
         let mut bytes = [0; 8];
         incoming.copy_payload(&mut bytes)?;
         let range = self.remote(self.remote_pd()?, rkey, va, 8, RemoteAccess::Write)?;
-        range.store(u64::from_ne_bytes(bytes))
+        self.or_wait_for(&range, va, range.store(u64::from_ne_bytes(bytes)))
     }
 
     fn flush(&mut self, rkey: u32, flush: Flush) -> Result<(), Fault> {
@@ -462,12 +542,6 @@ impl ResponderEnv for Env<'_> {
                     IpAddr::V6(_) => wc::NETWORK_IPV6,
                 };
             }
-            if completion.status == Status::Success {
-                let written = self.segments();
-                if let Err(fault) = written.and_then(|to| to.scatter(0, &incoming.grh())) {
-                    cqe.status = fault.status() as u8;
-                }
-            }
         }
         if let Some(consumer) = &mut self.consumer {
             consumer.retire();
@@ -500,13 +574,21 @@ impl ResponderEnv for Env<'_> {
         };
         let user = self.ctx.qp.keys(domain);
         let payload = TxPayload::Region { user, rkey, va };
-        match self.transmitter.space {
+        let (sent, result) = match self.transmitter.space {
             0 => (0, Err(TxError::Full)),
             space if space < count => {
                 let (sent, result) = self.transmitter.send(packet, space, &payload);
                 (sent, result.and(Err(TxError::Full)))
             }
             _ => self.transmitter.send(packet, count, &payload),
+        };
+        if result == Err(TxError::Payload(Fault::NotPresent)) {
+            let len = packet.payload.len();
+            let at = times(sent, len) as u32;
+            let left = (times(count, len) as u32).saturating_sub(at);
+            let error = self.wait_for_payload(user, rkey, va.saturating_add(at.into()), left);
+            return (sent, Err(error));
         }
+        (sent, result)
     }
 }

@@ -10,6 +10,8 @@ use crate::{
     counters::Counter,
     limits::path,
     module::{EVENT_QUEUE, FLUSH_QUEUE},
+    mr::pager::Resume,
+    number_table::NumberTable,
     transport::{
         local_queue::Waiter,
         rx_packet::RxPacket,
@@ -487,6 +489,24 @@ impl TimerCallback for Qp {
     }
 }
 
+impl Resume for NumberTable<Qp> {
+    fn resume(&self, qpn: u32, is_recv: bool) {
+        let qp: Arc<Qp> = {
+            let burst = BurstGuard::enter();
+            match self.get(qpn, &burst) {
+                Some(qp) => qp.into(),
+                // Destroyed meanwhile.
+                None => return,
+            }
+        };
+        if is_recv {
+            Qp::on_memory_present::<RecvSide, RECV_WORK>(qp.as_arc_borrow());
+        } else {
+            Qp::on_memory_present::<SendSide, SEND_WORK>(qp.as_arc_borrow());
+        }
+    }
+}
+
 impl SerialTask<FLUSH_WORK> for Qp {
     const ROUNDS: u32 = 1;
 
@@ -515,6 +535,22 @@ impl Qp {
     fn both_expired(this: ArcBorrow<'_, Self>) {
         Self::half_expired::<SendSide, SEND_WORK>(this);
         Self::half_expired::<RecvSide, RECV_WORK>(this);
+    }
+
+    /// Has a half continue that has waited for absent memory.
+    fn on_memory_present<H: Half, const WORK: u64>(this: ArcBorrow<'_, Self>)
+    where
+        Self: SerialTask<WORK>,
+    {
+        let mut half = lock_bh(H::side(arc_borrow_ref(this)));
+        let mut work = HalfWork::default();
+        let outcome = half.on_memory_present(Time::from_ns(monotonic_ns()));
+        if outcome.transmit {
+            work.outcome.merge(outcome);
+            Self::finish_half::<H, WORK>(this, Some(half), work);
+        } else {
+            Self::unlock(this, half);
+        }
     }
 
     /// Handles a timeout of a half, if it is due.
