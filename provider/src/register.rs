@@ -85,6 +85,9 @@ operations! {
     rereg_mr = object::rereg_mr: fn(
         Ptr<VerbsMr>, c_int, Option<Ptr<IbvPd>>, *mut c_void, usize, c_int
     ) -> c_int;
+    advise_mr = ibv_cmd_advise_mr: fn(
+        Ptr<IbvPd>, u32, u32, Option<Foreign<IbvSge>>, u32
+    ) -> c_int;
     dereg_mr = object::dereg_mr: fn(Ptr<VerbsMr>) -> c_int;
     alloc_mw = mw::alloc_mw: fn(Ptr<IbvPd>, u32) -> *mut IbvMw;
     bind_mw = post::bind_mw: fn(Ptr<IbvQp>, Ptr<IbvMw>, &IbvMwBind) -> c_int;

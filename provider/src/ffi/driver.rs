@@ -223,6 +223,13 @@ unsafe extern "C" {
     pub(crate) safe fn ibv_cmd_close_xrcd(xrcd: Ptr<IbvXrcd>) -> c_int;
     pub(crate) safe fn ibv_cmd_destroy_srq(srq: Ptr<IbvSrq>) -> c_int;
     pub(crate) safe fn ibv_cmd_destroy_qp(qp: Ptr<IbvQp>) -> c_int;
+    pub(crate) safe fn ibv_cmd_advise_mr(
+        pd: Ptr<IbvPd>,
+        advice: u32,
+        flags: u32,
+        list: Option<Foreign<IbvSge>>,
+        count: u32,
+    ) -> c_int;
     pub(crate) safe fn ibv_cmd_attach_mcast(
         qp: Ptr<IbvQp>,
         gid: Foreign<IbvGid>,
