@@ -133,6 +133,7 @@ BOOTS = (
     Boot("stacked", "stacked", together="traffic", leaks=False, port=True),
     Boot("local-queue", "local_queue", together="traffic", leaks=False),
     Boot("keys", "keys", together="hostile", port=True),
+    Boot("paging", "paging", together="hostile", port=True),
     Boot("storage", "storage", debug=False, together="traffic", leaks=False, port=True),
     Boot("multicast", "multicast", debug=False, together="traffic", leaks=False, port=True),
     Boot("budgets", "budgets", hosts=1, debug=False, cpus=1, icount=True, together="clock"),

@@ -12,6 +12,7 @@ it need not be sent along beside the connection under test.
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import ipaddress
 import mmap
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import struct
+import threading
 import time
 
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
@@ -34,6 +36,7 @@ from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
+import harness
 import machine
 import verbs_enums as e
 from packets import QKEY
@@ -99,7 +102,19 @@ ACCESS = {
     "flush-persistent": e.IBV_ACCESS_FLUSH_PERSISTENT,
 }
 ALL_ACCESS = ("local-write", "remote-write", "remote-read", "remote-atomic")
-ACCESS |= {"mw-bind": e.IBV_ACCESS_MW_BIND, "zero-based": e.IBV_ACCESS_ZERO_BASED}
+ACCESS |= {
+    "mw-bind": e.IBV_ACCESS_MW_BIND,
+    "zero-based": e.IBV_ACCESS_ZERO_BASED,
+    "on-demand": e.IBV_ACCESS_ON_DEMAND,
+}
+
+# IBV_ADVISE_MR_* (verbs.h), which pyverbs names differently in each release.
+ADVICE = {"prefetch": 0, "prefetch-write": 1, "prefetch-no-fault": 2, "unknown": 77}
+ADVISE_FLUSH = 1
+
+# Numbers of mman.h, unistd_64.h and userfaultfd.h.
+MAP_FIXED, MADV_PAGEOUT = 0x10, 21
+USERFAULTFD, UFFDIO_API, UFFDIO_REGISTER = 323, 0xC018AA3F, 0xC020AA00
 
 TYPES = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
 
@@ -154,7 +169,7 @@ def data(seed, length):
     return (block * -(-length // PERIOD))[:length]
 
 
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _eight_groups(gid):
@@ -259,6 +274,38 @@ class _Memory:
         return left
 
 
+class _Disturber(threading.Thread):
+    """Takes pages from the process's page tables: to swap space, by fork, by compaction."""
+
+    def __init__(self, address, size):
+        super().__init__(daemon=True)
+        self._range = ctypes.c_void_p(address), ctypes.c_size_t(size)
+        self._ends = threading.Event()
+        self._turns = 0
+
+    def run(self):
+        while not self._ends.is_set():
+            self._turns += 1
+            _libc.madvise(*self._range, MADV_PAGEOUT)
+            if self._turns % 4 == 1:
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+                os.waitpid(child, 0)
+            if self._turns % 8 == 2:
+                with contextlib.suppress(OSError), open("/proc/sys/vm/compact_memory", "w", encoding="ascii") as file:
+                    file.write("1")
+            # Reclaim leaves alone what was just used. Without a pause, a page would go again before
+            # the packet that needs it comes again.
+            time.sleep(0.05 * harness.slowness())
+
+    def stop(self):
+        """Ends the thread. Returns the number of turns."""
+        self._ends.set()
+        self.join()
+        return self._turns
+
+
 class Endpoint:
     """A context of one device, and the objects created in it."""
 
@@ -271,6 +318,8 @@ class Endpoint:
         self._handles = {}
         self._attached = set()
         self._stamped = set()
+        self._disturber = None
+        self._missing = None
         self._next = 1
 
     def _keep(self, value):
@@ -472,6 +521,90 @@ class Endpoint:
         libc.mmap.restype = ctypes.c_void_p
         with open("/proc/self/exe", "rb") as file:
             return libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), ctypes.c_long(0))
+
+    # On-demand paging
+
+    def whole_address_space(self, pd, access=(*ALL_ACCESS, "on-demand")):
+        """Registers the whole address space of this process. Returns the keys."""
+        region = MR(self._objects[pd], 0, _bits(ACCESS, access), implicit=True)
+        return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey}
+
+    def over(self, pd, address, length, access=(*ALL_ACCESS, "on-demand")):
+        """Registers memory at an arbitrary address. Returns the keys."""
+        region = MR(self._objects[pd], length, _bits(ACCESS, access), address=address)
+        return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey, "address": address}
+
+    def map(self, length, at=0, protection=mmap.PROT_READ | mmap.PROT_WRITE):
+        """Maps anonymous memory, at the address `at` if it is not 0. Returns its address."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+        _libc.mmap.restype = ctypes.c_void_p
+        where = ctypes.c_void_p(at)
+        found = _libc.mmap(where, ctypes.c_size_t(length), protection, flags | (MAP_FIXED if at else 0), -1, ctypes.c_long(0))
+        if found == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "mmap")
+        return found
+
+    def unmap(self, address, length):
+        """Unmaps memory."""
+        if _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length)):
+            raise OSError(ctypes.get_errno(), "munmap")
+
+    def advise_memory(self, address, length, advice):
+        """Calls madvise() with the advice of this number. Returns the errno."""
+        return -_libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice) and ctypes.get_errno()
+
+    @staticmethod
+    def resident(address, length):
+        """Returns how many pages of a range this process has in memory."""
+        pages = (ctypes.c_ubyte * -(-length // 4096))()
+        _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), pages)
+        return sum(page & 1 for page in pages)
+
+    def locked(self):
+        """Returns the bytes that the kernel counts as pinned for this process."""
+        with open("/proc/self/status", encoding="ascii") as lines:
+            (found,) = [line.split()[1] for line in lines if line.startswith("VmPin:")]
+        return int(found) * 1024
+
+    def fill(self, address, byte, length):
+        """Fills memory with a byte."""
+        ctypes.memset(address, byte, length)
+
+    def bytes_at(self, address, length):
+        """Returns memory in hexadecimal digits."""
+        return ctypes.string_at(address, length).hex()
+
+    def advise(self, pd, segments, advice, flush=True):
+        """Gives an advice about ranges ([address, length, lkey] each)."""
+        flags = ADVISE_FLUSH if flush else 0
+        ranges = [SGE(address, length, lkey) for address, length, lkey in segments]
+        self._objects[pd].advise_mr(ADVICE[advice], flags, ranges)
+
+    def without_answer(self, address, length):
+        """Registers memory with a userfaultfd that nobody serves: its pages never come."""
+        fd = _libc.syscall(USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), "userfaultfd")
+        fcntl.ioctl(fd, UFFDIO_API, struct.pack("QQQ", 0xAA, 0, 0))
+        fcntl.ioctl(fd, UFFDIO_REGISTER, struct.pack("QQQQ", address, length, 1, 0))
+        self._missing = fd
+
+    def wait_for_page(self, seconds):
+        """Waits until somebody waits for a page of the last such memory."""
+        if not _readable(self._missing, seconds * harness.slowness()):
+            raise RuntimeError("nobody waits for a page")
+
+    def disturb(self, memory):
+        """Begins to change the page tables of a region without changing its contents."""
+        if self._disturber is None:
+            value = self._objects[memory]
+            self._disturber = _Disturber(value.address, len(value.map))
+            self._disturber.start()
+
+    def stop_disturbing(self):
+        """Ends that. Returns how often it was done."""
+        disturber, self._disturber = self._disturber, None
+        return disturber.stop()
 
     def deregister(self, memory):
         """Deregisters the region; its memory stays, and can still be verified."""

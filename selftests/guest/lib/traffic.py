@@ -37,10 +37,10 @@ class Side:
     """One end of a connection.
 
     If it is `complete` (and `extended`), it also supports FLUSH and ATOMIC WRITE, and its region
-    may have windows.
+    may have windows. `flags` are further access flags of its regions.
     """
 
-    def __init__(self, endpoint, info, kind, extended, depth=DEPTH, complete=False):
+    def __init__(self, endpoint, info, kind, extended, depth=DEPTH, complete=False, flags=()):
         self.end = endpoint
         self.info = info
         self.name = f"{info['device']}@{info['address']}"
@@ -62,14 +62,15 @@ class Side:
             placement=complete,
         )
         require(self.qp["inline"] >= INLINE, f"{self.name}: inline of {self.qp['inline']}, asked for {INLINE}")
-        self.small = endpoint.memory(self.pd, SMALL, self.access + (("mw-bind",) if complete else ()), 1)
+        self._flags = flags
+        self.small = endpoint.memory(self.pd, SMALL, self.access + (("mw-bind",) if complete else ()) + flags, 1)
         self._large = None
 
     @property
     def large(self):
         """The region for the longest messages, created on first use."""
         if self._large is None:
-            self._large = self.end.memory(self.pd, LARGE, seed=2)
+            self._large = self.end.memory(self.pd, LARGE, ACCESS + self._flags, seed=2)
         return self._large
 
     def region(self, large):

@@ -60,9 +60,12 @@ class Bench:
 
 
 class Trial:
-    """A pair of queue pairs, brought to Ready to Send if `connected`."""
+    """A pair of queue pairs, brought to Ready to Send if `connected`.
 
-    def __init__(self, bench, kind="rc", connected=True, rtr=None, rts=None, access=None, extended=False):
+    `flags` are further access flags of both regions.
+    """
+
+    def __init__(self, bench, kind="rc", connected=True, rtr=None, rts=None, access=None, extended=False, flags=()):
         self._bench = bench
         self._kind = kind
         self._extended = extended
@@ -70,12 +73,15 @@ class Trial:
         self._rtr = rtr or {}
         self._rts = rts or {}
         self._access = access or {}
+        self._flags = flags
 
     def __enter__(self):
         self.ends = self._bench.ends()
         for end, _ in self.ends:
             end.async_events()
-        self.local, self.remote = (Side(end, info, self._kind, self._extended) for end, info in self.ends)
+        self.local, self.remote = (
+            Side(end, info, self._kind, self._extended, flags=self._flags) for end, info in self.ends
+        )
         self.mine, self.theirs = self.local.small, self.remote.small
         if self._connected:
             self.connect()

@@ -6,6 +6,7 @@ Nothing may be left behind: the harness looks for leaks and kernel warnings afte
 
 import contextlib
 import os
+import random
 import signal
 import time
 
@@ -14,6 +15,7 @@ import programs
 import testbed
 from harness import Skip, case, equal, require, wait_until
 from machine import Local
+from traffic import Side, connect
 
 bed = testbed.Bed()
 
@@ -312,6 +314,43 @@ def unload_in_use():
             one.wait(60)
     with fresh() as here:
         programs.rping(here, here, 20)
+
+
+ENDS = {
+    "killed": lambda here, program: program.die(),
+    "link-deleted": lambda here, program: testbed.delete_link(here.machine, here.device),
+    "module-unloaded": lambda here, program: testbed.unload(here.machine, driver()),
+}
+
+
+@case(timeout=300, each=ENDS)
+def page_never_present(end):
+    """A program waits for pages that never come: they hold up neither its end nor the device's."""
+    if driver() != "rrxe":
+        raise Skip("the other driver has no such pages")
+    import endpoint  # only a guest has verbs
+
+    with fresh() as here:
+        program = endpoint.Apart()
+        info = program.open(here.device, here.address, here.driver)
+        left, right = (Side(program, info, "rc", False) for _ in range(2))
+        connect(left, right, 1024, random.Random(1), timeout=0)
+        for side, other in ((left, right), (right, left)):
+            address = program.map(64 * 4096)
+            region = program.over(side.pd, address, 64 * 4096)
+            program.without_answer(address, 64 * 4096)
+            request = {"id": 1, "op": "write", "sge": [[address, 64, region["lkey"]]]}
+            request |= {"rkey": other.small["rkey"], "raddr": other.small["address"]}
+            program.post_send(side.qp["id"], [request])
+        time.sleep(0.3)
+        began = time.monotonic()
+        end(here, program)
+        harness.log(f"it took {time.monotonic() - began:.3f} s")
+        if end is not ENDS["killed"]:
+            program.die()
+        settled(here.machine, "the program")
+        if not os.path.exists(f"/sys/module/{driver()}"):
+            testbed.bring_up(here)
 
 
 @case(timeout=300)
