@@ -46,6 +46,7 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = raw::ib_access_flags_IB_ACCESS_REMOTE_ATOMIC;
     pub const FLUSH_GLOBAL: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_GLOBAL;
     pub const FLUSH_PERSISTENT: u32 = raw::ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT;
+    pub const HUGETLB: u32 = raw::ib_access_flags_IB_ACCESS_HUGETLB;
     pub const ON_DEMAND: u32 = raw::ib_access_flags_IB_ACCESS_ON_DEMAND;
     pub const MW_BIND: u32 = raw::ib_access_flags_IB_ACCESS_MW_BIND;
     pub const ZERO_BASED: u32 = raw::ib_access_flags_IB_ZERO_BASED;

@@ -54,8 +54,12 @@ use linux_rdma::{
 /// Rights of the peer.
 const REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 /// Rights that a region can have, and the kind of its memory.
-const SUPPORTED_ACCESS: u32 =
-    REMOTE | access::LOCAL_WRITE | access::MW_BIND | access::FLUSH_GLOBAL | access::ON_DEMAND;
+const SUPPORTED_ACCESS: u32 = REMOTE
+    | access::LOCAL_WRITE
+    | access::MW_BIND
+    | access::FLUSH_GLOBAL
+    | access::ON_DEMAND
+    | access::HUGETLB;
 
 /// Value of [`Mr::windows`]: the region is deregistered, and no window can be bound to it.
 const CLOSED: u32 = u32::MAX;
@@ -235,6 +239,10 @@ impl Mr {
         let (length, iova) = (memory.length, memory.iova);
         if access & !SUPPORTED_ACCESS != 0 {
             return Err(not_supported());
+        }
+        // `ibv_reg_mr(3)`. The size of the pages is no concern of on-demand paging.
+        if access & access::HUGETLB != 0 && access & access::ON_DEMAND == 0 {
+            return Err(EINVAL);
         }
         let is_implicit = access & access::ON_DEMAND != 0 && is_whole_address_space(memory);
         let fits = length <= limits::MAX_MR_SIZE && iova.checked_add(length).is_some();
