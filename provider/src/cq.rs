@@ -7,6 +7,7 @@ use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context::Context;
 use crate::cpu_yield;
 use crate::cq_ex;
+use crate::domain::Allocator;
 use crate::ffi::command;
 use crate::ffi::driver::ibv_cmd_req_notify_cq;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
@@ -35,6 +36,8 @@ pub(crate) struct Cq {
     /// The completion that the extended poll functions have reached. Used between `start_poll` and
     /// `end_poll`, under the queue's lock.
     pub(crate) current: UnsafeCell<abi::Cqe>,
+    /// Allocates the rings, if the program does.
+    allocator: Option<Allocator>,
 }
 
 // SAFETY: the public part is the first member.
@@ -54,8 +57,9 @@ impl Cq {
         cqe: u32,
         has_channel: bool,
         shared: bool,
+        allocator: Option<Allocator>,
     ) -> Result<Owned<Self>, c_int> {
-        let ring = ring_for(&context, capacity(&context, cqe)?)?;
+        let ring = ring_for(&context, allocator.as_ref(), capacity(&context, cqe)?)?;
         Owned::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -63,6 +67,7 @@ impl Cq {
             has_channel,
             queue: CompletionQueue::new(ring, shared)?,
             current: UnsafeCell::new(abi::Cqe::default()),
+            allocator,
         })
     }
 
@@ -90,8 +95,12 @@ fn capacity(context: &Context, cqe: u32) -> Result<u32, c_int> {
 }
 
 /// Allocates a ring of a capacity. Fails with `ENOMEM`.
-fn ring_for(context: &Context, capacity: u32) -> Result<Ring, c_int> {
-    let ring = Ring::allocate(capacity, STRIDE)?;
+fn ring_for(
+    context: &Context,
+    allocator: Option<&Allocator>,
+    capacity: u32,
+) -> Result<Ring, c_int> {
+    let ring = Ring::allocate_in(allocator, capacity, STRIDE)?;
     set_flags(context, &ring);
     Ok(ring)
 }
@@ -103,16 +112,19 @@ fn set_flags(context: &Context, ring: &Ring) {
     }
 }
 
-/// Creates a completion queue for `cqe` completions. If `shared` is false, the consumer promises to
-/// use one thread only.
+/// Creates a completion queue for `cqe` completions, in a parent domain if there is one. If
+/// `shared` is false, the consumer promises to use one thread only.
 fn create(
     context: Ptr<IbvContext>,
     cqe: u32,
     channel: Option<Foreign<IbvCompChannel>>,
     comp_vector: c_int,
     shared: bool,
+    domain: Option<Ptr<IbvPd>>,
 ) -> Result<Owned<Cq>, c_int> {
-    let cq = Cq::new(context, cqe, channel.is_some(), shared)?;
+    let shared = shared && !domain.is_some_and(|domain| domain.is_of_one_thread());
+    let allocator = domain.and_then(|domain| domain.allocator());
+    let cq = Cq::new(context, cqe, channel.is_some(), shared, allocator)?;
     let ring = cq.queue.ring();
     let spec = ring.spec();
     // `cqe` is at most the device's limit.
@@ -130,7 +142,7 @@ pub(crate) extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut IbvCq {
     let cqe = u32::try_from(cqe).unwrap_or(0);
-    object::create(|| create(context, cqe, channel, comp_vector, true))
+    object::create(|| create(context, cqe, channel, comp_vector, true, None))
 }
 
 /// `ibv_create_cq_ex`. None of the flags concerns the kernel: it puts a timestamp into every
@@ -150,9 +162,15 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             unsafe { ((*attr).cqe, (*attr).channel, (*attr).comp_vector) };
         // SAFETY: as above.
         let (wc_flags, comp_mask) = unsafe { ((*attr).wc_flags, (*attr).comp_mask) };
-        if comp_mask & !CQ_INIT_ATTR_MASK_FLAGS != 0 || wc_flags & !cq_ex::WC_FLAGS != 0 {
+        let known = CQ_INIT_ATTR_MASK_FLAGS | CQ_INIT_ATTR_MASK_PD;
+        if comp_mask & !known != 0 || wc_flags & !cq_ex::WC_FLAGS != 0 {
             return Err(EOPNOTSUPP);
         }
+        let domain = match comp_mask & CQ_INIT_ATTR_MASK_PD {
+            0 => None,
+            // SAFETY: `comp_mask` names the member.
+            _ => Some(unsafe { (*attr).parent_domain }.ok_or(EINVAL)?),
+        };
         let flags = match comp_mask & CQ_INIT_ATTR_MASK_FLAGS {
             0 => 0,
             // SAFETY: `comp_mask` names the member.
@@ -162,7 +180,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             return Err(EOPNOTSUPP);
         }
         let shared = flags & CREATE_CQ_ATTR_SINGLE_THREADED == 0;
-        let mut cq = create(context, cqe, channel, comp_vector as c_int, shared)?;
+        let mut cq = create(context, cqe, channel, comp_vector as c_int, shared, domain)?;
         cq_ex::set_functions(cq.verbs.get_mut(), wc_flags);
         Ok(cq)
     })
@@ -222,7 +240,7 @@ fn claim_event(cq: Ptr<IbvCq>, request: u32) -> c_int {
 /// `ibv_resize_cq`.
 pub(crate) extern "C" fn resize_cq(cq: Ptr<IbvCq>, cqe: c_int) -> c_int {
     let resized = capacity(&cq.context, u32::try_from(cqe).unwrap_or(0)).and_then(|capacity| {
-        let allocate = || Ring::allocate(capacity, STRIDE);
+        let allocate = || Ring::allocate_in(cq.allocator.as_ref(), capacity, STRIDE);
         cq.queue.resize(capacity, allocate, |ring| {
             set_flags(&cq.context, ring);
             let error = command::resize_cq(cq, cqe, ring.spec());
@@ -251,9 +269,12 @@ pub(crate) mod tests {
 
     #[test]
     fn sizes_are_checked() {
-        assert_eq!(Cq::new(context(), 0, false, true).err(), Some(EINVAL));
-        assert_eq!(Cq::new(context(), 1025, false, true).err(), Some(EINVAL));
-        let cq = Cq::new(context(), 100, false, true).ok().unwrap();
+        assert_eq!(Cq::new(context(), 0, false, true, None).err(), Some(EINVAL));
+        assert_eq!(
+            Cq::new(context(), 1025, false, true, None).err(),
+            Some(EINVAL)
+        );
+        let cq = Cq::new(context(), 100, false, true, None).ok().unwrap();
         assert_eq!(cq.queue.ring().capacity(), 128);
     }
 
@@ -269,7 +290,7 @@ pub(crate) mod tests {
             // SAFETY: the context is that of this test alone, and lives as long as the program.
             let object = unsafe { context.as_ptr().cast::<Context>().as_mut() };
             object.unwrap().kernel.features = features;
-            let cq = Cq::new(context, 4, true, true).ok().unwrap();
+            let cq = Cq::new(context, 4, true, true, None).ok().unwrap();
             assert_eq!(cq.queue.ring().counts_events(), counts);
         }
     }
@@ -279,7 +300,7 @@ pub(crate) mod tests {
     fn flags_that_are_not_supported_are_refused() {
         let end = crate::ring::tests::start_of_a_hole();
         let offset = core::mem::offset_of!(IbvCqInitAttrEx, flags);
-        for (comp_mask, wc_flags, flags) in [(2, 0, None), (0, 1 << 30, None)]
+        for (comp_mask, wc_flags, flags) in [(4, 0, None), (0, 1 << 30, None)]
             .into_iter()
             .chain((1..32).map(|bit| (CQ_INIT_ATTR_MASK_FLAGS, 0, Some(1_u32 << bit))))
         {
@@ -302,7 +323,7 @@ pub(crate) mod tests {
 
     #[test]
     fn polls_through_the_c_interface() {
-        let cq = Cq::new(context(), 4, false, true).ok().unwrap();
+        let cq = Cq::new(context(), 4, false, true, None).ok().unwrap();
         for wr_id in 1..=3 {
             produce(
                 &cq.queue,

@@ -148,7 +148,7 @@ mod tests {
     use core::sync::atomic::Ordering;
 
     fn queue(flags: u64) -> Owned<Cq> {
-        let mut cq = Cq::new(context(), 4, false, true).ok().unwrap();
+        let mut cq = Cq::new(context(), 4, false, true, None).ok().unwrap();
         set_functions(cq.verbs.get_mut(), flags);
         cq
     }

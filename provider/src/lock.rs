@@ -55,6 +55,16 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Creates a free lock, which is a no-op unless `shared`: the consumer promises to use one
+    /// thread only, with a thread domain or by a flag.
+    pub(crate) fn shared_if(shared: bool, value: T) -> Self {
+        if shared {
+            return Self::new(value);
+        }
+        // SAFETY: the consumer's promise. A verb ends each guard before it takes another.
+        unsafe { Self::new_unshared(value) }
+    }
+
     /// Acquires the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! Code that the verbs that create objects have in common, and the objects without state of their
-//! own, which the kernel implements: protection domains, XRC domains and memory regions.
+//! own, which the kernel implements: XRC domains and memory regions.
 //!
 //! An object is an [`Owned`] whose first member is the part that libibverbs and the program see.
 
@@ -55,23 +55,12 @@ macro_rules! destroying {
 }
 
 destroying! {
-    fn dealloc_pd(IbvPd) = ibv_cmd_dealloc_pd;
     fn dereg_mr(VerbsMr) = ibv_cmd_dereg_mr;
     fn dealloc_mw(IbvMw) = ibv_cmd_dealloc_mw;
     fn destroy_ah(IbvAh) = ibv_cmd_destroy_ah;
     fn destroy_cq(IbvCq) = ibv_cmd_destroy_cq;
     fn destroy_srq(IbvSrq) = ibv_cmd_destroy_srq;
     fn close_xrcd(IbvXrcd) = ibv_cmd_close_xrcd;
-}
-
-/// `ibv_alloc_pd`.
-pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
-    create(|| {
-        let mut pd = Owned::new(IbvPd { context, handle: 0 })?;
-        let error = command::alloc_pd(context, &mut pd);
-        report_limit("a protection domain", NOT_PINNED, error)?;
-        Ok(pd)
-    })
 }
 
 /// `ibv_open_xrcd`.

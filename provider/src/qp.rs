@@ -109,11 +109,13 @@ impl Qp {
             _ => {}
         }
         // SAFETY: `sq` uses the first one, and is dropped before `rq`.
-        let (ring, recv_ring) = unsafe { rings(&context, cap)? };
+        let (ring, recv_ring) = unsafe { rings(&context, attr.pd, cap)? };
         cap.max_inline_data = context.kernel.max_inline;
-        let sq = SendQueue::new(ring, cap, attr.sq_sig_all != 0);
+        let shared = !attr.pd.is_some_and(|pd| pd.is_of_one_thread());
+        let sq = SendQueue::new(ring, cap, attr.sq_sig_all != 0, shared);
         cap.max_inline_data = sq.max_inline();
-        let rq = recv_ring.map(|ring| Lock::new(RecvQueue::new(ring, cap.max_recv_wr)));
+        let rq = |ring| Lock::shared_if(shared, RecvQueue::new(ring, cap.max_recv_wr));
+        let rq = recv_ring.map(rq);
         Owned::new(Self {
             // SAFETY: integers, pointers that may be null, optional functions.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
@@ -213,7 +215,11 @@ impl Qp {
 /// # Safety
 ///
 /// Nothing uses the first ring after the second is dropped.
-unsafe fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>), c_int> {
+unsafe fn rings(
+    context: &Context,
+    pd: Option<Ptr<IbvPd>>,
+    cap: &IbvQpCap,
+) -> Result<(Ring, Option<Ring>), c_int> {
     let Context { device, kernel, .. } = context;
     if cap.max_send_wr.max(cap.max_recv_wr) > device.max_qp_wr
         || cap.max_send_sge.max(cap.max_recv_sge) > kernel.max_sge
@@ -229,16 +235,18 @@ unsafe fn rings(context: &Context, cap: &IbvQpCap) -> Result<(Ring, Option<Ring>
         entries: cap.max_recv_wr,
         stride: abi::recv_stride(cap.max_recv_sge).ok_or(EINVAL)?,
     };
+    let allocator = pd.and_then(|pd| pd.allocator());
+    let allocator = allocator.as_ref();
     if cap.max_send_wr != 0 && cap.max_recv_wr != 0 {
         // SAFETY: the caller drops the receive ring last.
-        let (ring, recv_ring) = unsafe { Ring::pair(send, recv)? };
+        let (ring, recv_ring) = unsafe { Ring::pair(allocator, send, recv)? };
         return Ok((ring, Some(recv_ring)));
     }
     // The kernel does not pin a send ring without entries.
-    let ring = Ring::allocate(send.entries, send.stride)?;
+    let ring = Ring::allocate_in(allocator, send.entries, send.stride)?;
     let recv_ring = match cap.max_recv_wr {
         0 => None,
-        _ => Some(Ring::allocate(recv.entries, recv.stride)?),
+        _ => Some(Ring::allocate_in(allocator, recv.entries, recv.stride)?),
     };
     Ok((ring, recv_ring))
 }
@@ -279,7 +287,7 @@ pub(crate) extern "C" fn create_qp(pd: Ptr<IbvPd>, attr: &mut IbvQpInitAttr) -> 
             pd: Some(pd),
             ..zeroed
         };
-        let qp = create(pd.context, &mut extended)?;
+        let qp = create(pd.context(), &mut extended)?;
         attr.cap = extended.cap;
         Ok(qp)
     })

@@ -10,7 +10,7 @@ use crate::ffi::ptr::{Foreign, Ptr};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, os};
 use crate::memory::Owned;
-use crate::{ah, context, cq, mw, object, post, qp, srq};
+use crate::{ah, context, cq, domain, mw, object, post, qp, srq};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
@@ -79,8 +79,13 @@ operations! {
     query_port = command::query_port: fn(Ptr<IbvContext>, u8, Foreign<IbvPortAttr>) -> c_int;
     query_rt_values = context::query_rt_values: fn(Ptr<IbvContext>, &mut IbvValuesEx) -> c_int;
     free_context = context::free_context: fn(Ptr<IbvContext>);
-    alloc_pd = object::alloc_pd: fn(Ptr<IbvContext>) -> *mut IbvPd;
-    dealloc_pd = object::dealloc_pd: fn(Ptr<IbvPd>) -> c_int;
+    alloc_pd = domain::alloc_pd: fn(Ptr<IbvContext>) -> *mut IbvPd;
+    dealloc_pd = domain::dealloc_pd: fn(Ptr<IbvPd>) -> c_int;
+    alloc_td = domain::alloc_td: fn(Ptr<IbvContext>, *const IbvTdInitAttr) -> *mut IbvTd;
+    dealloc_td = domain::dealloc_td: fn(Ptr<IbvTd>) -> c_int;
+    alloc_parent_domain = domain::alloc_parent_domain: fn(
+        Ptr<IbvContext>, *const IbvParentDomainInitAttr
+    ) -> *mut IbvPd;
     reg_mr = object::reg_mr: fn(Ptr<IbvPd>, *mut c_void, usize, u64, c_int) -> *mut IbvMr;
     rereg_mr = object::rereg_mr: fn(
         Ptr<VerbsMr>, c_int, Option<Ptr<IbvPd>>, *mut c_void, usize, c_int

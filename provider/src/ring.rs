@@ -8,22 +8,25 @@
 //! of the consumer counter returns it. So entries need no atomics.
 
 use crate::abi;
+use crate::domain::Allocator;
 use crate::ffi::os::{self, EINVAL, ENOMEM};
 use core::ffi::c_int;
 use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 
-/// Memory of one or two rings.
+/// Memory of one or two rings: a mapping of this provider, or memory of a program's allocator.
 ///
 /// When the process forks, it keeps the memory, and the child gets a copy: the kernel copies pinned
 /// pages at once (`copy_present_page()` in mm/memory.c). So `ibv_dontfork_range` is not needed.
 ///
 /// # Invariants
 ///
-/// `base` is a page-aligned mapping of `bytes` bytes that this value owns.
+/// `base` is a page-aligned mapping of `bytes` bytes that this value owns, or memory of that size
+/// and alignment that `allocator` has allocated.
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    allocator: Option<Allocator>,
 }
 
 // SAFETY: only the address range itself is used through this type.
@@ -43,15 +46,49 @@ impl Mapping {
         }
         // INVARIANT: just mapped with that size.
         let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
-        Ok(Self { base, bytes })
+        Ok(Self {
+            base,
+            bytes,
+            allocator: None,
+        })
+    }
+
+    /// Allocates zeroed memory, in whole pages, with `allocator` if there is one. Fails with
+    /// `ENOMEM`, or with `EINVAL` if the allocator misplaces the memory.
+    fn new_in(allocator: Option<&Allocator>, bytes: usize) -> Result<Self, c_int> {
+        let Some(allocator) = allocator else {
+            return Self::new(bytes);
+        };
+        let page = os::getauxval(os::AT_PAGESZ) as usize;
+        let bytes = bytes.checked_next_multiple_of(page).ok_or(ENOMEM)?;
+        match allocator.allocate(bytes, page)? {
+            None => Self::new(bytes),
+            Some(base) => {
+                // SAFETY: the memory has these bytes, and nothing else uses it.
+                unsafe { base.write_bytes(0, bytes) };
+                // INVARIANT: just allocated with that size and alignment.
+                Ok(Self {
+                    base,
+                    bytes,
+                    allocator: Some(*allocator),
+                })
+            }
+        }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: by the invariant the mapping is ours. The kernel's object is gone or was never
-        // created, and nothing uses a ring in it.
-        unsafe { os::munmap(self.base.as_ptr().cast(), self.bytes) };
+        // SAFETY: by the invariant the memory is ours, or the allocator's. The kernel's object is
+        // gone or was never created, and nothing uses a ring in it.
+        unsafe {
+            match &self.allocator {
+                Some(allocator) => allocator.free(self.base),
+                None => {
+                    os::munmap(self.base.as_ptr().cast(), self.bytes);
+                }
+            }
+        }
     }
 }
 
@@ -99,9 +136,21 @@ impl Ring {
     /// Allocates an empty ring.
     ///
     /// Fails with `EINVAL` if the size cannot be expressed, or with `ENOMEM`.
+    #[cfg(test)]
     pub(crate) fn allocate(entries: u32, stride: u32) -> Result<Self, c_int> {
+        Self::allocate_in(None, entries, stride)
+    }
+
+    /// Allocates an empty ring, with `allocator` if there is one.
+    ///
+    /// Fails with `EINVAL` if the size cannot be expressed, or with `ENOMEM`.
+    pub(crate) fn allocate_in(
+        allocator: Option<&Allocator>,
+        entries: u32,
+        stride: u32,
+    ) -> Result<Self, c_int> {
         let (spec, bytes) = Shape { entries, stride }.spec()?;
-        let mapping = Mapping::new(bytes)?;
+        let mapping = Mapping::new_in(allocator, bytes)?;
         // SAFETY: the mapping has the bytes of this one ring.
         let ring = unsafe { Self::at(&mapping, 0, spec) };
         Ok(Self {
@@ -117,10 +166,14 @@ impl Ring {
     /// # Safety
     ///
     /// Nothing uses the first ring after the second is dropped.
-    pub(crate) unsafe fn pair(first: Shape, second: Shape) -> Result<(Self, Self), c_int> {
+    pub(crate) unsafe fn pair(
+        allocator: Option<&Allocator>,
+        first: Shape,
+        second: Shape,
+    ) -> Result<(Self, Self), c_int> {
         let ((first, _), (second, bytes)) = (first.spec()?, second.spec()?);
         let offset = first.next_ring().ok_or(EINVAL)?;
-        let mapping = Mapping::new(offset.checked_add(bytes).ok_or(EINVAL)?)?;
+        let mapping = Mapping::new_in(allocator, offset.checked_add(bytes).ok_or(EINVAL)?)?;
         // SAFETY: the mapping has the bytes of the first up to `offset`, a multiple of 64, and from
         // there those of the second.
         let (first, second) = unsafe {
@@ -153,7 +206,12 @@ impl Ring {
 
     /// Gives back the memory of a ring that neither side uses. The ring keeps its addresses.
     pub(crate) fn discard(&self) {
-        if let Some(Mapping { base, bytes }) = &self.mapping {
+        if let Some(Mapping {
+            base,
+            bytes,
+            allocator: None,
+        }) = &self.mapping
+        {
             // SAFETY: the mapping is an anonymous one of this ring alone, and neither side uses its
             // entries.
             unsafe { os::discard(base.as_ptr().cast(), *bytes) };
@@ -341,7 +399,7 @@ pub(crate) mod tests {
         let address = |ring: &Ring| ring.spec().addr as usize;
         let pair = |first, second| {
             // SAFETY: the first ring is dropped before the second.
-            unsafe { Ring::pair(first, second) }
+            unsafe { Ring::pair(None, first, second) }
         };
         let (first, second) = pair(shape(3, 80), shape(5, 48)).unwrap();
         assert_eq!((first.capacity(), second.capacity()), (4, 8));

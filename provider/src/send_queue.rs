@@ -91,8 +91,9 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     /// Creates an empty queue in `ring`. The limits in `cap` are reduced to the capacities of the
-    /// ring. If `signal_all`, every work request generates a completion regardless of its flags.
-    pub(crate) fn new(ring: Ring, cap: &IbvQpCap, signal_all: bool) -> Self {
+    /// ring. If `signal_all`, every work request generates a completion regardless of its flags. If
+    /// not `shared`, the consumer promises to use one thread only.
+    pub(crate) fn new(ring: Ring, cap: &IbvQpCap, signal_all: bool, shared: bool) -> Self {
         // An entry has these bytes behind its fixed part.
         let room = ring.stride().saturating_sub(WQE_SIZE);
         let max_sge = room.wrapping_div(SGE_SIZE).min(u16::MAX.into());
@@ -103,7 +104,7 @@ impl SendQueue {
             max_inline: cap.max_inline_data.min(room),
             ring,
             flags: if signal_all { abi::WQE_SIGNALED } else { 0 },
-            state: Lock::new(State::default()),
+            state: Lock::shared_if(shared, State::default()),
         }
     }
 
@@ -350,7 +351,7 @@ pub(crate) mod tests {
     };
 
     pub(crate) fn queue() -> SendQueue {
-        SendQueue::new(Ring::allocate(4, 128).unwrap(), &LIMITS, false)
+        SendQueue::new(Ring::allocate(4, 128).unwrap(), &LIMITS, false, true)
     }
 
     /// Takes entry `counter` as the kernel would.
@@ -415,7 +416,7 @@ pub(crate) mod tests {
             max_inline_data: 1000,
             ..LIMITS
         };
-        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), &limits, false);
+        let queue = SendQueue::new(Ring::allocate(8, 128).unwrap(), &limits, false, true);
         assert_eq!((queue.depth, queue.max_sge, queue.max_inline), (8, 4, 64));
     }
 
@@ -444,7 +445,7 @@ pub(crate) mod tests {
             max_send_wr: 3,
             ..LIMITS
         };
-        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), &limits, false);
+        let queue = SendQueue::new(Ring::allocate(4, 128).unwrap(), &limits, false, true);
         let mut batch = queue.open(0);
         for i in 0..3 {
             assert!(batch.push(wqe(i)).is_ok());

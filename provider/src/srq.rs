@@ -4,6 +4,7 @@
 
 use crate::abi;
 use crate::context::Context;
+use crate::domain::Allocator;
 use crate::ffi::command;
 use crate::ffi::driver::VerbsSrq;
 use crate::ffi::os::{EINVAL, EOPNOTSUPP};
@@ -29,6 +30,8 @@ pub(crate) struct Srq {
     /// Public part, which libibverbs and the program write to.
     verbs: UnsafeCell<VerbsSrq>,
     context: Ptr<IbvContext>,
+    /// Allocates the rings, if the program does.
+    allocator: Option<Allocator>,
     /// Resizing replaces the ring.
     queue: Lock<RecvQueue>,
 }
@@ -40,26 +43,40 @@ unsafe impl Public for IbvSrq {
 
 /// Allocates a ring for a shared receive queue of `max_wr` work requests. Fails with `EINVAL` if
 /// `max_wr` is 0 or a size exceeds the limits of the device, or with `ENOMEM`.
-fn ring(context: &Context, max_wr: u32, max_sge: u32) -> Result<Ring, c_int> {
+fn ring(
+    context: &Context,
+    allocator: Option<&Allocator>,
+    max_wr: u32,
+    max_sge: u32,
+) -> Result<Ring, c_int> {
     let device = &context.device;
     if max_wr == 0 || max_wr > device.max_srq_wr || max_sge > device.max_srq_sge {
         return Err(EINVAL);
     }
     let stride = abi::recv_stride(max_sge).ok_or(EINVAL)?;
-    Ring::allocate(max_wr, stride)
+    Ring::allocate_in(allocator, max_wr, stride)
 }
 
 impl Srq {
     /// Creates a shared receive queue that the kernel does not know yet. Sets `attr.max_wr` to the
     /// capacity of its ring.
-    fn new(context: Ptr<IbvContext>, attr: &mut IbvSrqAttr) -> Result<Owned<Self>, c_int> {
-        let ring = ring(&context, attr.max_wr, attr.max_sge)?;
+    fn new(
+        context: Ptr<IbvContext>,
+        pd: Option<Ptr<IbvPd>>,
+        attr: &mut IbvSrqAttr,
+    ) -> Result<Owned<Self>, c_int> {
+        let allocator = pd.and_then(|pd| pd.allocator());
+        let ring = ring(&context, allocator.as_ref(), attr.max_wr, attr.max_sge)?;
         attr.max_wr = ring.capacity();
         Owned::new(Self {
             // SAFETY: integers, and pointers that may be null.
             verbs: UnsafeCell::new(unsafe { command::zeroed() }),
             context,
-            queue: Lock::new(RecvQueue::new(ring, attr.max_wr)),
+            queue: Lock::shared_if(
+                !pd.is_some_and(|pd| pd.is_of_one_thread()),
+                RecvQueue::new(ring, attr.max_wr),
+            ),
+            allocator,
         })
     }
 
@@ -79,7 +96,7 @@ impl Srq {
 
 /// Creates a shared receive queue. Sets `init.attr` to its capacities.
 fn create(context: Ptr<IbvContext>, init: &mut IbvSrqInitAttrEx) -> Result<Owned<Srq>, c_int> {
-    let mut srq = Srq::new(context, &mut init.attr)?;
+    let mut srq = Srq::new(context, init.pd, &mut init.attr)?;
     let queue = srq.queue.lock();
     let ring = queue.ring();
     let error = command::create_srq_ex(context, &srq.verbs, init, ring.spec());
@@ -105,7 +122,7 @@ pub(crate) extern "C" fn create_srq(pd: Ptr<IbvPd>, init: &mut IbvSrqInitAttr) -
             cq: None,
             tm_cap: [0; 2],
         };
-        let srq = create(pd.context, &mut extended)?;
+        let srq = create(pd.context(), &mut extended)?;
         init.attr = extended.attr;
         Ok(srq)
     })
@@ -169,7 +186,7 @@ pub(crate) extern "C" fn modify_srq(srq: Ptr<IbvSrq>, attr: &IbvSrqAttr, mask: c
         return command::modify_srq(srq, attr, mask);
     }
     let max_sge = srq.queue.lock().max_sge();
-    let resized = ring(&srq.context, attr.max_wr, max_sge)
+    let resized = ring(&srq.context, srq.allocator.as_ref(), attr.max_wr, max_sge)
         .and_then(|new| srq.resize(new, |ring| command::resize_srq(srq, attr, mask, ring)));
     status(resized)
 }
@@ -209,7 +226,7 @@ pub(crate) mod tests {
             max_sge,
             srq_limit: 0,
         };
-        let srq = Srq::new(context(), &mut attr)?;
+        let srq = Srq::new(context(), None, &mut attr)?;
         assert_eq!(attr.max_wr, max_wr.next_power_of_two());
         Ok(srq)
     }
@@ -303,7 +320,7 @@ pub(crate) mod tests {
         for i in 0..2 {
             assert_eq!(post(&srq, i, 0), 0);
         }
-        let new = || ring(&context(), 8, 1).ok().unwrap();
+        let new = || ring(&context(), None, 8, 1).ok().unwrap();
         assert_eq!(srq.resize(new(), |_| EINVAL), Err(EINVAL));
         assert_eq!(post(&srq, 2, 0), ENOMEM);
         // The kernel has consumed one work request and moves the other.

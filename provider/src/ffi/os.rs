@@ -24,6 +24,7 @@ pub(crate) const ENOENT: c_int = 2;
 /// `ENOMEM`: no memory, or the work queue is full.
 pub(crate) const ENOMEM: c_int = 12;
 pub(crate) const EACCES: c_int = 13;
+pub(crate) const EBUSY: c_int = 16;
 pub(crate) const EINVAL: c_int = 22;
 /// `EDQUOT`: the user has its share of the objects of this kind.
 pub(crate) const EDQUOT: c_int = 122;

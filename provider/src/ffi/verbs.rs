@@ -70,6 +70,23 @@ structures! {
         @8 handle: u32,
     }
 
+    struct IbvTd (8) {
+        @0 context: Ptr<IbvContext>,
+    }
+
+    struct IbvTdInitAttr (4) {
+        @0 comp_mask: u32,
+    }
+
+    struct IbvParentDomainInitAttr (48) {
+        @0 pd: Option<Ptr<IbvPd>>,
+        @8 td: Option<Ptr<IbvTd>>,
+        @16 comp_mask: u32,
+        @24 alloc: Option<AllocFn>,
+        @32 free: Option<FreeFn>,
+        @40 pd_context: *mut c_void,
+    }
+
     #[derive(Default)]
     struct IbvMr (48) {
         @0 unused: [u64; 4],
@@ -173,7 +190,7 @@ structures! {
         @32 wc_flags: u64,
         @40 comp_mask: u32,
         @44 flags: u32,
-        @48 unused_parent_domain: *mut c_void,
+        @48 parent_domain: Option<Ptr<IbvPd>>,
     }
 
     #[derive(Clone, Copy)]
@@ -352,10 +369,6 @@ pub(crate) union WrExtra {
 }
 
 // SAFETY: these objects consist of the public part alone. Only the key of a window changes.
-unsafe impl Public for IbvPd {
-    type Object = Self;
-}
-// SAFETY: as above.
 unsafe impl Public for IbvMr {
     type Object = Self;
 }
@@ -374,10 +387,24 @@ pub(crate) const SRQ_MAX_WR: c_int = 1;
 pub(crate) const SRQ_TYPE_XRC: u32 = 1;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: `flags` is valid.
 pub(crate) const CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+/// `IBV_CQ_INIT_ATTR_MASK_PD`: `parent_domain` is valid.
+pub(crate) const CQ_INIT_ATTR_MASK_PD: u32 = 2;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 pub(crate) const CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
 /// `IBV_QP_STATE` in the mask of modify and query.
 pub(crate) const QP_ATTR_STATE: c_int = 1;
+
+/// Allocates memory: parent domain, `pd_context`, size, alignment, type of resource.
+pub(crate) type AllocFn =
+    unsafe extern "C" fn(*mut IbvPd, *mut c_void, usize, usize, u64) -> *mut c_void;
+/// Frees memory: parent domain, `pd_context`, address, type of resource.
+pub(crate) type FreeFn = unsafe extern "C" fn(*mut IbvPd, *mut c_void, *mut c_void, u64);
+
+/// Bits of [`IbvParentDomainInitAttr::comp_mask`] (`enum ibv_parent_domain_init_attr_mask`).
+pub(crate) mod parent_domain_init_attr {
+    pub(crate) const ALLOCATORS: u32 = 1 << 0;
+    pub(crate) const PD_CONTEXT: u32 = 1 << 1;
+}
 
 /// Bits of [`IbvSrqInitAttrEx::comp_mask`] (`enum ibv_srq_init_attr_mask`).
 pub(crate) mod srq_init_attr {
