@@ -297,7 +297,7 @@ class _Disturber(threading.Thread):
                     file.write("1")
             # Reclaim leaves alone what was just used. Without a pause, a page would go again before
             # the packet that needs it comes again.
-            time.sleep(0.05 * harness.slowness())
+            time.sleep(0.01 if harness.debug_kernel() else 0.05)
 
     def stop(self):
         """Ends the thread. Returns the number of turns."""

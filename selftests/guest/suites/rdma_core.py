@@ -20,12 +20,20 @@ FILES = (
     "test_cq_events",
     "test_cqex",
     "test_device",
+    "test_flow",
+    "test_fork",
     "test_mr",
+    "test_odp",
+    "test_parent_domain",
     "test_pd",
     "test_qp",
     "test_qpex",
     "test_rdmacm",
+    "test_relaxed_ordering",
+    "test_rss_traffic",
+    "test_shared_pd",
     "test_srq",
+    "test_tag_matching",
 )
 # Files that 65.0 has and 56.1 lacks.
 LATER_FILES = ("test_buf",)
@@ -47,6 +55,8 @@ def _prepare():
     """Copies the tests, except those for the devices of one vendor, which crash on others or need
     them."""
     os.makedirs(f"{FOLDER}/tests")
+    # For the tests of huge pages.
+    bed.here.machine.run("sysctl -q vm.nr_hugepages=32")
     for name in os.listdir(INSTALLED):
         if not name.startswith("test_") or name[:-3] in _files():
             shutil.copy(f"{INSTALLED}/{name}", f"{FOLDER}/tests")
