@@ -134,6 +134,16 @@ def shared_receive_queue(server, client, program):
     perftest(server, client, program, f"--use-srq {pairs} -n 100 -s 8192", [8192])
 
 
+# Between two drivers, the other one is not under test.
+PAGED = {} if len(roles()) > 1 else BANDWIDTH
+
+
+@case(timeout=240, debug=False, each={name[3:].replace("_", "-"): name for name in PAGED})
+def on_demand(program):
+    """Buffers that are paged on demand."""
+    perftest(bed.peer, bed.here, program, "--odp -q 2 -n 100 -s 65536", [65536])
+
+
 @both_roles(
     bed,
     timeout=180,
