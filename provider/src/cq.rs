@@ -3,6 +3,7 @@
 //! Completion queues: create, poll, arm, resize.
 
 use crate::abi;
+use crate::clock::Wallclock;
 use crate::completion_queue::{to_wc, CompletionQueue, STRIDE};
 use crate::context::Context;
 use crate::cpu_yield;
@@ -36,6 +37,8 @@ pub(crate) struct Cq {
     /// The completion that the extended poll functions have reached. Used between `start_poll` and
     /// `end_poll`, under the queue's lock.
     pub(crate) current: UnsafeCell<abi::Cqe>,
+    /// Used between `start_poll` and `end_poll`, like `current`.
+    pub(crate) wallclock: Wallclock,
     /// Allocates the rings, if the program does.
     allocator: Option<Allocator>,
 }
@@ -67,6 +70,7 @@ impl Cq {
             has_channel,
             queue: CompletionQueue::new(ring, shared)?,
             current: UnsafeCell::new(abi::Cqe::default()),
+            wallclock: Wallclock::default(),
             allocator,
         })
     }

@@ -7,8 +7,8 @@
 //! called in between (`ibv_create_cq_ex(3)`).
 
 use crate::abi::Cqe;
-use crate::clock;
 use crate::completion_queue::{service_level, wc_flags};
+use crate::cq::Cq;
 use crate::ffi::os::{EINVAL, ENOENT};
 use crate::ffi::ptr::Ptr;
 use crate::ffi::verbs::{wc_ex, IbvCqEx, IbvPollCqAttr};
@@ -83,7 +83,7 @@ unsafe extern "C" fn end_poll(current: Ptr<IbvCqEx>) {
 macro_rules! readers {
     ($(
         $(#[$doc:meta])*
-        $name:ident $(if $flag:path)?, |$entry:ident| -> $type:ty { $value:expr }
+        $name:ident $(if $flag:path)?, |$entry:ident $(, $cq:ident)?| -> $type:ty { $value:expr }
     )*) => {
         $(
             #[doc = concat!("`ibv_wc_", stringify!($name), "`.")]
@@ -95,6 +95,7 @@ macro_rules! readers {
             unsafe extern "C" fn $name(current: Ptr<IbvCqEx>) -> $type {
                 // SAFETY: `show` put the entry there, and nothing changes it meanwhile.
                 let $entry = unsafe { &*current.current.get() };
+                $(let $cq: &Cq = &current;)?
                 $value
             }
         )*
@@ -132,8 +133,8 @@ readers! {
     read_dlid_path_bits if wc_ex::DLID_PATH_BITS, |_entry| -> u8 { 0 }
     /// Ticks of `crate::clock`.
     read_completion_ts if wc_ex::COMPLETION_TIMESTAMP, |entry| -> u64 { entry.timestamp }
-    read_completion_wallclock_ns if wc_ex::COMPLETION_TIMESTAMP_WALLCLOCK, |entry| -> u64 {
-        clock::to_wallclock(entry.timestamp)
+    read_completion_wallclock_ns if wc_ex::COMPLETION_TIMESTAMP_WALLCLOCK, |entry, cq| -> u64 {
+        cq.wallclock.convert(entry.timestamp)
     }
 }
 
@@ -143,7 +144,6 @@ mod tests {
     use crate::completion_queue::tests::produce;
     use crate::context::tests::context;
     use crate::cq::tests::public;
-    use crate::cq::Cq;
     use crate::memory::Owned;
     use core::sync::atomic::Ordering;
 
