@@ -213,6 +213,11 @@ SHIM void *shim_page_address(const struct page *page)
 	return page_address(page);
 }
 
+SHIM int shim_page_count(const struct page *page)
+{
+	return page_count(page);
+}
+
 SHIM void shim_put_page(struct page *page)
 {
 	put_page(page);
@@ -929,6 +934,11 @@ SHIM void shim_udp_accept_no_check6(struct sock *sk)
 }
 
 /* RDMA. */
+
+SHIM u32 shim_attrs_dm_handle(struct uverbs_attr_bundle *attrs)
+{
+	return uverbs_attr_get(attrs, UVERBS_ATTR_ALLOC_DM_HANDLE)->obj_attr.uobject->id;
+}
 
 SHIM struct ib_udata *shim_attrs_udata(struct uverbs_attr_bundle *attrs)
 {

@@ -100,6 +100,7 @@ pub struct DeviceAttr {
     pub timestamp_mask: u64,
     pub hca_core_clock: u64,
     pub odp_caps: OdpCaps,
+    pub max_dm_size: u64,
 }
 
 /// Support of on-demand paging (`struct ib_odp_caps`), by transport. All are zero without it.
@@ -173,6 +174,7 @@ impl DeviceAttr {
         attr.local_ca_ack_delay = self.local_ca_ack_delay;
         attr.timestamp_mask = self.timestamp_mask;
         attr.hca_core_clock = self.hca_core_clock;
+        attr.max_dm_size = self.max_dm_size;
         attr.odp_caps.general_caps = self.odp_caps.general;
         let caps = &mut attr.odp_caps.per_transport_caps;
         caps.rc_odp_caps = self.odp_caps.rc;

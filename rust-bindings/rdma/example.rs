@@ -59,6 +59,7 @@ impl Driver for Minimal {
     type Qp = QueuePair;
     type Srq = ();
     type Xrcd = ();
+    type Dm = ();
     type Mr = Region;
     type Mw = ();
     type Counter = ();

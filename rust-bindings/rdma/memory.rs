@@ -6,6 +6,7 @@
 //! are copies or atomic operations.
 
 mod backing;
+mod device_memory;
 mod kernel_memory;
 #[cfg(CONFIG_MMU_NOTIFIER)]
 mod on_demand;
@@ -26,6 +27,7 @@ use kernel::{prelude::*, sync::atomic::Atomic};
 use pinned::PageTable;
 
 pub use backing::{Backing, Unavailable};
+pub use device_memory::{DeviceMemory, DeviceRange};
 pub use kernel_memory::{KernelMemory, KernelPages};
 pub use on_demand::{current_mm, OnDemand, Paging, WINDOW};
 pub use pinned::{PinOwner, Pinned, Umem};

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{net::NetDevice, raw};
 use core::{cell::UnsafeCell, ffi::c_int, mem::MaybeUninit, ops::Deref, ptr::NonNull};
-use kernel::{error::VTABLE_DEFAULT_ERROR, prelude::*, str::CStr, sync::Arc};
+use kernel::{error::VTABLE_DEFAULT_ERROR, mm::virt::VmaNew, prelude::*, str::CStr, sync::Arc};
 
 /// An ib_core object, followed by the driver's data.
 ///
@@ -223,6 +223,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Mr: Send + Sync;
     /// Memory window.
     type Mw: Send + Sync;
+    /// Memory of the device.
+    type Dm: Send + Sync;
     /// Counters that `rdma statistic` binds to queue pairs.
     type Counter: Send + Sync;
 
@@ -458,6 +460,32 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn advise_mr(_device: &Device<Self>, _pd: &Self::Pd, _advice: &MrAdvice<'_>) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
+    /// Allocates `len` bytes of the device's memory, which start at a multiple of 2 to the power of
+    /// `log_alignment`. The program knows them by `handle`, which is unique in the context.
+    fn alloc_dm(
+        _device: &Device<Self>,
+        _context: &Self::Ucontext,
+        _handle: u32,
+        _len: u64,
+        _log_alignment: u32,
+    ) -> Result<Self::Dm> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+    /// Registers `len` bytes of the device's memory from `offset` on, by the addresses from 0 on.
+    fn reg_dm_mr(
+        _device: &Device<Self>,
+        _pd: &Self::Pd,
+        _dm: &Self::Dm,
+        _offset: u64,
+        _len: u64,
+        _access: u32,
+    ) -> Result<(Self::Mr, u32)> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+    /// Maps a part of the device that the program names by a number of pages from its beginning.
+    fn mmap(_context: &Self::Ucontext, _page: usize, _area: &VmaNew) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Deregisters a region.
     fn dereg_mr(mr: &Self::Mr) -> Result;
     /// Allocates a region for fast registration of up to `pages` pages by a kernel consumer.
@@ -500,6 +528,7 @@ pub(crate) type Srq<D> = Object<raw::ib_srq, Reporting<raw::ib_srq, <D as Driver
 pub(crate) type Xrcd<D> = Object<raw::ib_xrcd, <D as Driver>::Xrcd>;
 pub(crate) type Mw<D> = Object<raw::ib_mw, <D as Driver>::Mw>;
 pub(crate) type Counter<D> = Object<raw::rdma_counter, <D as Driver>::Counter>;
+pub(crate) type Dm<D> = Object<raw::ib_dm, <D as Driver>::Dm>;
 pub(crate) type Mr<D> = Object<raw::ib_mr, <D as Driver>::Mr>;
 
 /// Converts a `Result` to the return value of an ib_core operation.

@@ -7,6 +7,7 @@
 mod counter;
 mod cq;
 mod device;
+mod dm;
 mod mr;
 mod pd;
 mod qp;
@@ -115,6 +116,9 @@ impl<D: Driver> Ops<D> {
                 modify_srq = raw::rdma_trampoline_modify_srq,
                 post_srq_recv = Self::post_srq_recv, destroy_srq = Srq::<D>::destroy;
             HAS_REREG_USER_MR: rereg_user_mr = Self::rereg_user_mr;
+            HAS_ALLOC_DM: alloc_dm = Self::alloc_dm, dealloc_dm = Self::dealloc_dm,
+                reg_dm_mr = Self::reg_dm_mr;
+            HAS_MMAP: mmap = Self::mmap;
             HAS_ADVISE_MR: advise_mr = raw::rdma_trampoline_advise_mr;
             HAS_ALLOC_MR: alloc_mr = raw::rdma_trampoline_alloc_mr, map_mr_sg = Self::map_mr_sg;
             HAS_ALLOC_MW: alloc_mw = Self::alloc_mw, dealloc_mw = Self::dealloc_mw;

@@ -31,7 +31,7 @@ impl<D: Driver> Ops<D> {
     /// # Safety
     ///
     /// The caller is an operation that returns a region of `pd`, a live protection domain of `D`.
-    unsafe fn new_mr(
+    pub(super) unsafe fn new_mr(
         pd: *mut raw::ib_pd,
         make: impl FnOnce(&Device<D>, &D::Pd) -> Result<Option<(D::Mr, u32)>>,
     ) -> *mut raw::ib_mr {
