@@ -2,7 +2,10 @@
 
 //! The state of a device that its queue pairs use.
 
-use crate::{config::Config, counters::Counters, tables::Tables, transport::gids::Interfaces};
+use crate::{
+    config::Config, counters::Counters, mr::device_memory::Allocations, tables::Tables,
+    transport::gids::Interfaces,
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -30,6 +33,8 @@ pub(crate) struct DeviceCore {
     bad_qkeys: Atomic<u64>,
     /// Bytes of out-of-order packets that the queue pairs buffer.
     pub(crate) reorder_bytes: Atomic<usize>,
+    /// The device memory that programs have allocated.
+    pub(crate) allocations: Arc<Allocations>,
     /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
     pub(crate) deliveries: Nesting,
 }
@@ -49,6 +54,7 @@ impl DeviceCore {
                 bad_pkeys: Atomic::new(0),
                 bad_qkeys: Atomic::new(0),
                 reorder_bytes: Atomic::new(0),
+                allocations: Allocations::new()?,
                 deliveries: Nesting::new()?,
             }? Error),
             GFP_KERNEL,

@@ -7,8 +7,11 @@ use crate::{
     device::DeviceState,
     limits, link,
     module::Rrxe,
-    mr::pager::{Pager, PagerOwner},
-    mr::{Mr, MrHandle, NewMr},
+    mr::{
+        device_memory::{DmHandle, Memories},
+        pager::{Pager, PagerOwner},
+        Mr, MrHandle, NewMr,
+    },
     pd::Pd,
     qp::{
         self,
@@ -25,7 +28,7 @@ use crate::{
         srq::{self, SrqHandle},
     },
 };
-use kernel::{c_str, prelude::*, str::CStr, sync::Arc};
+use kernel::{c_str, mm::virt::VmaNew, prelude::*, str::CStr, sync::Arc};
 use linux_rdma::{
     errno::not_supported,
     net::NetDevice,
@@ -35,7 +38,7 @@ use linux_rdma::{
             StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG, KERNEL_CAP_ON_DEMAND_PAGING,
         },
         device::{LinkOps, LinkRequest},
-        memory::{KernelMemory, HAS_ON_DEMAND_PAGING},
+        memory::{DeviceRange, KernelMemory, HAS_ON_DEMAND_PAGING},
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
         AddressInfo, CqTarget, Device, Driver, Mad, MrAdvice, MrChange, NewGid, QpTarget,
@@ -44,10 +47,11 @@ use linux_rdma::{
 };
 use rrxe_core::pma;
 
-/// The driver's data of a context: the threads of its program.
+/// The driver's data of a context: the threads of its program, and its device memories.
 pub(crate) struct Context {
     poller: Option<Poller>,
     pager: PagerOwner,
+    memories: Arc<Memories>,
 }
 
 impl Context {
@@ -93,6 +97,7 @@ impl Driver for Rrxe {
     type Xrcd = Charged<Pd>;
     type Mr = Charged<MrHandle>;
     type Mw = Charged<MrHandle>;
+    type Dm = DmHandle;
     type Counter = QpCounters;
 
     const DRIVER_ID: u32 = abi::DRIVER_ID;
@@ -185,6 +190,7 @@ impl Driver for Rrxe {
             timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
             odp_caps: odp_caps(),
+            max_dm_size: limits::MAX_DM_SIZE,
         }
     }
 
@@ -258,7 +264,11 @@ impl Driver for Rrxe {
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
         })?;
-        Ok(Context { poller, pager })
+        Ok(Context {
+            poller,
+            pager,
+            memories: Memories::new(&device.data().core.allocations)?,
+        })
     }
 
     fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {
@@ -435,6 +445,34 @@ impl Driver for Rrxe {
 
     fn advise_mr(device: &Device<Self>, pd: &Self::Pd, advice: &MrAdvice<'_>) -> Result {
         device.data().core.tables.mrs.advise(pd, advice)
+    }
+
+    fn alloc_dm(
+        _device: &Device<Self>,
+        context: &Context,
+        handle: u32,
+        len: u64,
+        log_alignment: u32,
+    ) -> Result<DmHandle> {
+        DmHandle::new(&context.memories, handle, len, log_alignment)
+    }
+
+    fn reg_dm_mr(
+        device: &Device<Self>,
+        pd: &Self::Pd,
+        dm: &DmHandle,
+        offset: u64,
+        len: u64,
+        access: u32,
+    ) -> Result<NewMr> {
+        let Tables { mrs, quotas, .. } = &*device.data().core.tables;
+        let memory = DeviceRange::new(dm.memory.clone(), offset, len)?;
+        Mr::device(mrs, quotas, pd, memory, len, access)
+    }
+
+    fn mmap(context: &Context, page: usize, area: &VmaNew) -> Result {
+        let handle = u32::try_from(page).map_err(|_| EINVAL)?;
+        context.memories.map(handle, area)
     }
 
     fn dereg_mr(mr: &Self::Mr) -> Result {

@@ -7,7 +7,9 @@ use kernel::{prelude::*, sync::Arc};
 #[cfg(CONFIG_KUNIT = "y")]
 use linux_rdma::rdma::memory::TestMemory;
 use linux_rdma::{
-    rdma::memory::{Backing, KernelMemory, MappedMemory, OnDemand, Pinned, Unavailable},
+    rdma::memory::{
+        Backing, DeviceRange, KernelMemory, MappedMemory, OnDemand, Pinned, Unavailable,
+    },
     sync::BurstGuard,
 };
 use rrxe_core::Fault;
@@ -20,6 +22,8 @@ pub(super) enum Memory {
     Empty,
     /// Memory that is not pinned, and the pager that brings in its pages.
     OnDemand(Arc<OnDemand>, Arc<Pager>),
+    /// Memory of the device.
+    Device(DeviceRange),
     Kernel(KernelMemory),
     #[cfg(CONFIG_KUNIT = "y")]
     Test(Arc<TestMemory>),
@@ -42,6 +46,7 @@ impl Backing for Memory {
                     Err(Unavailable::Revoked)
                 }
                 Memory::OnDemand(memory, _) => memory.access(burst, offset, len),
+                Memory::Device(memory) => memory.access(burst, offset, len),
                 Memory::Kernel(memory) => memory.access(burst, offset, len),
                 #[cfg(CONFIG_KUNIT = "y")]
                 Memory::Test(memory) => memory.access(burst, offset, len),
@@ -54,6 +59,7 @@ impl Backing for Memory {
             Memory::User(memory) => memory.revoke(),
             Memory::Empty => {}
             Memory::OnDemand(memory, _) => memory.revoke(),
+            Memory::Device(memory) => memory.revoke(),
             Memory::Kernel(memory) => memory.revoke(),
             #[cfg(CONFIG_KUNIT = "y")]
             Memory::Test(memory) => memory.revoke(),

@@ -13,6 +13,7 @@
 //! request that invalidates a key completes, no access uses the key.
 
 mod change;
+pub(crate) mod device_memory;
 mod memory;
 pub(crate) mod pager;
 mod segments;
@@ -44,7 +45,10 @@ use linux_rdma::{
     random,
     rdma::{
         advice,
-        memory::{access, Backing, KernelMemory, KernelPages, OnDemand, Paging, PinOwner, Umem},
+        memory::{
+            access, Backing, DeviceRange, KernelMemory, KernelPages, OnDemand, Paging, PinOwner,
+            Umem,
+        },
         wr::DataSegment,
         Device, MrAdvice, MrChange, UserMemory,
     },
@@ -279,6 +283,28 @@ impl Mr {
         Ok(Memory::OnDemand(pages, pager.clone()))
     }
 
+    /// REG_DM_MR: registers memory of the device, by addresses from 0 on.
+    pub(crate) fn device(
+        mrs: &Arc<MrTable>,
+        quotas: &Arc<Quotas>,
+        pd: &Pd,
+        memory: DeviceRange,
+        length: u64,
+        access: u32,
+    ) -> Result<NewMr> {
+        if access & !SUPPORTED_ACCESS != 0 || access & access::ON_DEMAND != 0 {
+            return Err(not_supported());
+        }
+        let charge = Charge::new(quotas, quota::Kind::Region, true)?;
+        let kind = Kind::Registered(Registered {
+            access: Atomic::new(access),
+            iova: 0,
+            length,
+            memory: Memory::Device(memory),
+        });
+        Self::register(mrs, charge, pd.id, None, kind, None)
+    }
+
     /// Creates the region of all kernel memory, for kernel consumers. Never for remote access
     /// (K-09).
     pub(crate) fn kernel(
@@ -427,7 +453,7 @@ impl MrHandle {
         let Kind::Registered(registered) = &self.mr.kind else {
             return Err(EINVAL);
         };
-        if matches!(registered.memory, Memory::Kernel(_)) {
+        if matches!(registered.memory, Memory::Kernel(_) | Memory::Device(_)) {
             return Err(EINVAL);
         }
         let old = registered.access.load(Relaxed);
