@@ -52,6 +52,11 @@ impl Doorbells {
         }
     }
 
+    /// Returns the uverbs file of the context.
+    pub(crate) fn cmd_fd(&self) -> c_int {
+        self.cmd_fd
+    }
+
     /// Rings the doorbell of the send queue of a queue pair of this context. Fails with the
     /// kernel's error.
     fn ring(&self, qp: Ptr<IbvQp>, handle: u32) -> Result<(), c_int> {

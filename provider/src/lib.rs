@@ -32,6 +32,7 @@ mod context;
 mod cpu_yield;
 mod cq;
 mod cq_ex;
+mod dm;
 mod domain;
 mod doorbell;
 #[cfg(test)]

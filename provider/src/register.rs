@@ -10,7 +10,7 @@ use crate::ffi::ptr::{Foreign, Ptr};
 use crate::ffi::verbs::*;
 use crate::ffi::{command, os};
 use crate::memory::Owned;
-use crate::{ah, context, cq, domain, mw, object, post, qp, srq};
+use crate::{ah, context, cq, dm, domain, mw, object, post, qp, srq};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
@@ -93,6 +93,9 @@ operations! {
     advise_mr = ibv_cmd_advise_mr: fn(
         Ptr<IbvPd>, u32, u32, Option<Foreign<IbvSge>>, u32
     ) -> c_int;
+    alloc_dm = dm::alloc_dm: fn(Ptr<IbvContext>, *const IbvAllocDmAttr) -> *mut IbvDm;
+    free_dm = dm::free_dm: fn(Ptr<IbvDm>) -> c_int;
+    reg_dm_mr = dm::reg_dm_mr: fn(Ptr<IbvPd>, Ptr<IbvDm>, u64, usize, u32) -> *mut IbvMr;
     dereg_mr = object::dereg_mr: fn(Ptr<VerbsMr>) -> c_int;
     alloc_mw = mw::alloc_mw: fn(Ptr<IbvPd>, u32) -> *mut IbvMw;
     bind_mw = post::bind_mw: fn(Ptr<IbvQp>, Ptr<IbvMw>, &IbvMwBind) -> c_int;

@@ -97,6 +97,11 @@ structures! {
         @48 unused_from_mr_type: [u32; 2],
     }
 
+    struct VerbsDm (40) {
+        @0 dm: IbvDm,
+        @32 handle: u32,
+    }
+
     struct VerbsSrq (160, mutex at 32) {
         @0 srq: IbvSrq,
         @128 srq_type: u32,
@@ -198,6 +203,24 @@ extern "C" {
         attr: Foreign<IbvAhAttr>,
         resp: &mut command::CreateAhResp,
         resp_size: usize,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_alloc_dm(
+        context: Ptr<IbvContext>,
+        attr: *const IbvAllocDmAttr,
+        dm: &mut VerbsDm,
+        // Attributes of the driver's own.
+        link: *mut c_void,
+    ) -> c_int;
+    pub(crate) fn ibv_cmd_free_dm(dm: *mut VerbsDm) -> c_int;
+    pub(crate) fn ibv_cmd_reg_dm_mr(
+        pd: Ptr<IbvPd>,
+        dm: *mut VerbsDm,
+        offset: u64,
+        length: usize,
+        access: u32,
+        mr: &mut VerbsMr,
+        // Attributes of the driver's own.
+        link: *mut c_void,
     ) -> c_int;
     pub(crate) fn ibv_cmd_post_send(
         qp: Ptr<IbvQp>,

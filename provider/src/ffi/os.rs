@@ -24,6 +24,7 @@ pub(crate) const ENOENT: c_int = 2;
 /// `ENOMEM`: no memory, or the work queue is full.
 pub(crate) const ENOMEM: c_int = 12;
 pub(crate) const EACCES: c_int = 13;
+pub(crate) const EFAULT: c_int = 14;
 pub(crate) const EBUSY: c_int = 16;
 pub(crate) const EINVAL: c_int = 22;
 /// `EDQUOT`: the user has its share of the objects of this kind.
@@ -42,6 +43,7 @@ const MADV_DONTNEED_LOCKED: c_int = 24;
 
 pub(crate) const PROT_READ: c_int = 1;
 pub(crate) const PROT_WRITE: c_int = 2;
+pub(crate) const MAP_SHARED: c_int = 1;
 pub(crate) const MAP_PRIVATE: c_int = 2;
 pub(crate) const MAP_ANONYMOUS: c_int = 0x20;
 

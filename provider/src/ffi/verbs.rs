@@ -70,6 +70,20 @@ structures! {
         @8 handle: u32,
     }
 
+    struct IbvAllocDmAttr (16) {
+        @0 length: usize,
+        @8 log_align_req: u32,
+        @12 comp_mask: u32,
+    }
+
+    struct IbvDm (32) {
+        @0 context: Ptr<IbvContext>,
+        @8 memcpy_to_dm: c_fn!((Ptr<IbvDm>, u64, *const c_void, usize) -> c_int),
+        @16 memcpy_from_dm: c_fn!((*mut c_void, Ptr<IbvDm>, u64, usize) -> c_int),
+        @24 comp_mask: u32,
+        @28 handle: u32,
+    }
+
     struct IbvTd (8) {
         @0 context: Ptr<IbvContext>,
     }
