@@ -98,6 +98,7 @@ BOOTS = (
     Boot("faults", "faults", hosts=1, default=False, together="one-host", poison=True),
     Boot("guard", "guard", hosts=1, together="one-host", poison=True, port=True),
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
+    Boot("device-memory", "device_memory", hosts=1, together="one-host", poison=True, port=True),
     Boot("objects", "objects", hosts=1, together="one-host", poison=True, port=True),
     Boot("provider", "provider", hosts=1, debug=False, together="one-host", poison=True),
     # Last in its boot: it leaves no device behind.

@@ -27,8 +27,8 @@ import time
 
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
-from pyverbs.device import Context
-from pyverbs.mr import MR, MW, MWBind, MWBindInfo
+from pyverbs.device import DM, AllocDmAttr, Context
+from pyverbs.mr import DMMR, MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, DataBuffer, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
@@ -521,6 +521,58 @@ class Endpoint:
         libc.mmap.restype = ctypes.c_void_p
         with open("/proc/self/exe", "rb") as file:
             return libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), ctypes.c_long(0))
+
+    # Device memory
+
+    def device_memory(self, length, log_alignment=0):
+        """Allocates memory of the device."""
+        return self._keep(DM(self._context, AllocDmAttr(length, log_alignment)))
+
+    def free_device_memory(self, memory):
+        """Frees memory of the device."""
+        self._objects[memory].close()
+        del self._objects[memory]
+
+    def to_device(self, memory, offset, data):
+        """Writes bytes, in hexadecimal digits, to memory of the device."""
+        data = bytes.fromhex(data)
+        self._objects[memory].copy_to_dm(offset, data, len(data))
+
+    def from_device(self, memory, offset, length):
+        """Returns memory of the device in hexadecimal digits."""
+        return bytes(self._objects[memory].copy_from_dm(offset, length)).hex()
+
+    def device_memory_handle(self, memory):
+        """Returns the kernel's handle of memory of the device."""
+        return self._objects[memory].handle
+
+    def device_region(self, pd, memory, offset, length, access):
+        """Registers a part of the device's memory. Returns its keys."""
+        flags = _bits(ACCESS, access)
+        region = DMMR(self._objects[pd], length, flags, self._objects[memory], offset)
+        return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey}
+
+    def deregister_device_region(self, region):
+        """Deregisters a part of the device's memory."""
+        self._objects[region].close()
+        del self._objects[region]
+
+    @staticmethod
+    def map_file(file, offset, length, protection=mmap.PROT_READ):
+        """Maps a part of a file. Returns the address."""
+        _libc.mmap.restype = ctypes.c_void_p
+        found = _libc.mmap(None, ctypes.c_size_t(length), protection, mmap.MAP_SHARED, file, ctypes.c_long(offset))
+        if found == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "mmap")
+        return found
+
+    def try_to_map(self, file, offset, length, protection):
+        """Maps a part of a file, and unmaps it if that succeeded. Returns the errno, or 0."""
+        try:
+            self.unmap(self.map_file(file, offset, length, protection), length)
+        except OSError as why:
+            return why.errno
+        return 0
 
     # On-demand paging
 

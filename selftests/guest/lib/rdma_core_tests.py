@@ -8,6 +8,7 @@ not lose other results (56.1 crashes with Python 3.13 at the interpreter's exit)
 """
 
 import json
+import multiprocessing
 import os
 import sys
 import unittest
@@ -50,6 +51,8 @@ def _flatten(suite):
 
 def main():
     """Loads the files, then lists or runs their tests."""
+    # Newer Pythons start a server instead, to which a test's result cannot be passed.
+    multiprocessing.set_start_method("fork")
     output, *rest = sys.argv[1:]
     split = rest.index("--")
     files, options = rest[:split], rest[split + 1 :]

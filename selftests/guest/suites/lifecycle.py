@@ -325,7 +325,10 @@ ENDS = {
 
 @case(timeout=300, each=ENDS)
 def page_never_present(end):
-    """A program waits for pages that never come: they hold up neither its end nor the device's."""
+    """A program waits for pages that never come: they hold up neither its end nor the device's.
+
+    Device memory that it has mapped outlives the device.
+    """
     if driver() != "rrxe":
         raise Skip("the other driver has no such pages")
     import endpoint  # only a guest has verbs
@@ -342,11 +345,14 @@ def page_never_present(end):
             request = {"id": 1, "op": "write", "sge": [[address, 64, region["lkey"]]]}
             request |= {"rkey": other.small["rkey"], "raddr": other.small["address"]}
             program.post_send(side.qp["id"], [request])
+        memory = program.device_memory(4096)
+        program.to_device(memory, 0, "5a" * 64)
         time.sleep(0.3)
         began = time.monotonic()
         end(here, program)
         harness.log(f"it took {time.monotonic() - began:.3f} s")
         if end is not ENDS["killed"]:
+            equal("the device memory", program.from_device(memory, 0, 64), "5a" * 64)
             program.die()
         settled(here.machine, "the program")
         if not os.path.exists(f"/sys/module/{driver()}"):
