@@ -174,7 +174,7 @@ SHIM void shim_set_notify_signal(void)
 	set_thread_flag(TIF_NOTIFY_SIGNAL);
 }
 
-SHIM u64 shim_this_cpu_read_u64(const u64 __percpu *counter)
+SHIM u64 shim_this_cpu_read_u64(u64 __percpu *counter)
 {
 	return this_cpu_read(*counter);
 }
