@@ -238,6 +238,11 @@ SHIM int shim_xa_reserve(struct xarray *xa, unsigned long index)
 	return xa_reserve(xa, index, GFP_KERNEL);
 }
 
+SHIM void shim_xa_release(struct xarray *xa, unsigned long index)
+{
+	xa_release(xa, index);
+}
+
 /* struct net, struct net_device. */
 
 SHIM void shim_dev_hold(struct net_device *dev)

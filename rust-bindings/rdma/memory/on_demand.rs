@@ -255,6 +255,29 @@ impl OnDemand {
 
     /// Brings in `count` pages, which is at most [`BATCH`].
     fn bring_in_pages(&self, first: usize, count: usize, write: bool, paging: Paging) -> Result {
+        let address = (self.start & !(PAGE_SIZE - 1)).wrapping_add(first << PAGE_SHIFT);
+        // get_user_pages_unlocked() (gup.c) ignores the tag of an address. The notifier does not.
+        if !is_user_range(address, count << PAGE_SHIFT) {
+            return Err(EFAULT);
+        }
+        let result = self.reserve_and_look_up(first, count, write, paging);
+        for index in (first..).take(count) {
+            // SAFETY: The array is initialized. xa_release() (xarray.h) frees what was reserved and
+            // not stored.
+            unsafe { raw::shim_xa_release(self.pages.get(), index) };
+        }
+        result
+    }
+
+    /// Reserves entries of the mirror for `count` pages, and looks the pages up until the page
+    /// tables stay the same. Reserved entries without a page remain.
+    fn reserve_and_look_up(
+        &self,
+        first: usize,
+        count: usize,
+        write: bool,
+        paging: Paging,
+    ) -> Result {
         for _ in 0..ATTEMPTS {
             for index in (first..).take(count) {
                 // SAFETY: The array is initialized. Reserving may sleep.
@@ -275,7 +298,7 @@ impl OnDemand {
     }
 
     /// Looks up pages of the process and adds them to the mirror, for which there is space. Returns
-    /// whether the page tables were the same at the end.
+    /// whether at least the first page is present: not if the page tables have changed meanwhile.
     fn look_up(&self, first: usize, count: usize, write: bool, paging: Paging) -> Result<bool> {
         let mut found = [ptr::null_mut(); BATCH];
         let mut flags = raw::FOLL_INTERRUPTIBLE;
@@ -286,10 +309,6 @@ impl OnDemand {
             flags |= raw::FOLL_NOFAULT;
         }
         let address = (self.start & !(PAGE_SIZE - 1)).wrapping_add(first << PAGE_SHIFT);
-        // get_user_pages_unlocked() (gup.c) ignores the tag of an address. The notifier does not.
-        if !is_user_range(address, count << PAGE_SHIFT) {
-            return Err(EFAULT);
-        }
         // SAFETY: The notifier is initialized. While the memory exists, its mm does, too.
         let seq = unsafe { raw::mmu_interval_read_begin(self.notifier.get()) };
         // SAFETY: The array has space for `count` pages, and the current task has an mm.
@@ -303,9 +322,10 @@ impl OnDemand {
                 // Waiting for a lock of the process was interrupted.
                 return Err(if error == EAGAIN { EINTR } else { error });
             }
+            0 => return Err(EFAULT),
             got => found.get(..got as usize).ok_or(EINVAL)?,
         };
-        let is_current = {
+        let is_present = {
             let _lock = self.lock.lock();
             if !self.revocation.is_accessible() {
                 put_pages(got);
@@ -317,10 +337,10 @@ impl OnDemand {
             if !changed {
                 self.insert(first, got, write);
             }
-            !changed
+            !changed && self.page(first, write).is_some()
         };
         put_pages(got);
-        Ok(is_current)
+        Ok(is_present)
     }
 
     /// Adds pages to the mirror. The caller holds `lock`.
@@ -336,8 +356,8 @@ impl OnDemand {
                 continue;
             }
             // SAFETY: As above. Without flags, xa_store() (xarray.c) does not sleep. It has the
-            // space that `bring_in` has reserved; if an invalidation has taken that away, it may
-            // fail, and the page stays absent.
+            // space that `bring_in` has reserved; if an invalidation or another call has taken that
+            // away, it may fail, and the page stays absent.
             // INVARIANT: The page was looked up, and no invalidation has begun since. With
             // `FOLL_WRITE` the look-up has made it dirty (gup.c, `follow_page_pte()`), and
             // write-back invalidates it before it cleans it (rmap.c, `page_vma_mkclean_one()`).
