@@ -8,7 +8,7 @@
 //! time that a page takes is the program's own: it counts for its control groups, no page comes in
 //! while the program is stopped or frozen, and a page that never comes delays no other program.
 //!
-//! The queue has at most one entry for each half, so it needs no memory of its own. If the process
+//! The queue has at most one entry for each half, and a limited number for advice. If the process
 //! cannot have a page, or if the thread was killed, the access fails like one to memory that is not
 //! registered.
 
@@ -18,7 +18,6 @@ use kernel::{
         impl_list_arc_safe, impl_list_item, AtomicTracker, List, ListArc, ListLinks, TryNewListArc,
     },
     new_mutex, new_spinlock,
-    page::PAGE_SIZE,
     prelude::*,
     sync::{Arc, Mutex, SpinLock},
 };
@@ -31,6 +30,9 @@ use rrxe_core::{Fault, Increment};
 
 /// Bytes of a message that come in together, and cost one interruption of it.
 pub(crate) const WINDOW: u32 = memory::WINDOW as u32;
+
+/// Waits in a queue beyond which advice is ignored.
+const MAX_ADVICE: u32 = 1024;
 
 /// A range of on-demand memory that a half cannot access now.
 #[derive(Clone)]
@@ -48,8 +50,8 @@ impl Absent {
     /// Returns whether this begins in the first page of another range, which could not be brought
     /// in.
     fn begins(&self, failed: &Self) -> bool {
-        let distance = self.offset.wrapping_sub(failed.offset);
-        self.is_like(failed) && distance < PAGE_SIZE as u64
+        let page = |range: &Self| range.pages.end_of_page(range.offset);
+        self.is_like(failed) && page(self) == page(failed)
     }
 
     /// Returns whether both ranges are in the same memory and for the same kind of access.
@@ -67,20 +69,23 @@ impl Absent {
     }
 
     /// Brings in the range later, in the thread of the pager. Whether that succeeds shows when it
-    /// is accessed.
-    pub(super) fn bring_in_later(mut self) -> Result {
-        let mut left = self.len;
-        while left != 0 {
-            let part = Absent {
-                len: left.min(WINDOW.into()),
-                ..self.clone()
-            };
-            left = left.saturating_sub(part.len);
-            self.offset = self.offset.saturating_add(part.len);
-            // No queue pair has this number.
-            PageWait::begin(&PageWait::new(0, false, false)?, part);
+    /// is accessed. Does nothing if the queue is long.
+    pub(super) fn bring_in_later(self) -> Result {
+        if self.len != 0 && self.pager.accepts_advice() {
+            PageWait::begin(&PageWait::new(ADVICE, false, false)?, self);
         }
         Ok(())
+    }
+
+    /// Returns the part of the range that is absent and begins at its first absent page.
+    fn rest(&self) -> Option<Self> {
+        let at = self.pages.first_absent(self.offset, self.len, self.write)?;
+        let end = self.offset.saturating_add(self.len);
+        Some(Self {
+            offset: at,
+            len: end.saturating_sub(at),
+            ..self.clone()
+        })
     }
 
     /// Brings in the range, or its beginning if it is long.
@@ -92,17 +97,13 @@ impl Absent {
     /// Brings in the whole range, page by page if absent pages are left out.
     pub(super) fn bring_in_all(mut self, paging: Paging) -> Result {
         let end = self.offset.saturating_add(self.len);
-        while let Some(at) = self.pages.first_absent(self.offset, self.len, self.write) {
-            let result = {
-                self.offset = at;
-                self.len = end.saturating_sub(at);
-                self.bring_in(paging)
-            };
-            match (result, paging) {
+        while let Some(rest) = self.rest() {
+            self = rest;
+            match (self.bring_in(paging), paging) {
                 (Ok(()) | Err(EAGAIN), _) => {}
                 (Err(e), Paging::NoFault) if e != EINTR => {
                     // The next page.
-                    let next = self.pages.end_of_page(at).min(end);
+                    let next = self.pages.end_of_page(self.offset).min(end);
                     (self.offset, self.len) = (next, end.saturating_sub(next));
                 }
                 (error, _) => return error,
@@ -122,10 +123,13 @@ enum State {
     Failed(Absent),
 }
 
-/// The place of a half of a queue pair in the queue of a pager.
+/// In place of the number of a queue pair: advice of the program. No queue pair has this number.
+const ADVICE: u32 = 0;
+
+/// The place of a half of a queue pair, or of advice, in the queue of a pager.
 #[pin_data]
 pub(crate) struct PageWait {
-    /// Number of the queue pair.
+    /// Number of the queue pair, or [`ADVICE`].
     qpn: u32,
     /// It is the receive half.
     is_recv: bool,
@@ -196,6 +200,17 @@ impl PageWait {
             State::Pages(absent) => Some(absent.clone()),
             _ => None,
         }
+    }
+
+    /// Continues advice with the rest of its range after a part of it was brought in. Returns false
+    /// if there is none, or for a half of a queue pair.
+    fn proceed(&self, absent: &Absent) -> bool {
+        let rest = absent.rest().filter(|_| self.qpn == ADVICE);
+        let proceeds = rest.is_some();
+        if let Some(rest) = rest {
+            *lock_bh(&self.state) = State::Pages(rest);
+        }
+        proceeds
     }
 
     /// Ends the wait for `absent` if the half waits for nothing else meanwhile. The half continues.
@@ -323,6 +338,11 @@ impl Pager {
         }
     }
 
+    /// Returns whether the queue is short enough for advice.
+    fn accepts_advice(&self) -> bool {
+        lock_bh(&self.queue).len < MAX_ADVICE
+    }
+
     /// Appends a half to the queue. Returns false if the queue is closed.
     fn add(&self, wait: Arc<PageWait>) -> bool {
         {
@@ -400,7 +420,11 @@ impl ThreadBody for Pager {
             return;
         };
         let result = absent.bring_in(Paging::Fault);
-        if matches!(result, Err(EINTR | EAGAIN)) {
+        let goes_on = match result {
+            Ok(()) => wait.proceed(&absent),
+            Err(e) => e == EINTR || e == EAGAIN,
+        };
+        if goes_on {
             // The thread handles its signals before the next call.
             let mut queue = lock_bh(&self.queue);
             if !queue.is_closed {
