@@ -40,6 +40,8 @@ pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
 /// Bytes of device memory (`ibv_alloc_dm(3)`), which is memory of the host: more than the megabytes
 /// of hardware, and little enough to be of no concern if programs leave it unused.
 pub(crate) const MAX_DM_SIZE: u64 = 16 << 20;
+/// Device memories of a device.
+pub(crate) const MAX_DM: usize = 512;
 /// Memory windows: their keys come from the same table, which has space for both.
 pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Pages of a fast registration: 2 MiB of small ones.

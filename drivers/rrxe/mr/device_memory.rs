@@ -10,7 +10,12 @@ use kernel::{
     prelude::*,
     sync::{Arc, Mutex},
 };
-use linux_rdma::{errno::not_supported, rdma::memory::DeviceMemory};
+use linux_rdma::{
+    errno::{not_supported, quota_exceeded},
+    rdma::memory::DeviceMemory,
+    user,
+};
+use rrxe_core::reorder::share;
 
 /// The memories of a context, by the handle that programs name them by.
 #[pin_data(PinnedDrop)]
@@ -51,7 +56,12 @@ impl Memories {
 
 /// A memory of a device.
 struct Allocation {
-    memory: Arc<DeviceMemory>,
+    key: u64,
+    /// The user that is charged for it.
+    owner: u32,
+    pages: usize,
+    /// `None` while it is being allocated.
+    memory: Option<Arc<DeviceMemory>>,
     /// Its program has freed it.
     is_freed: bool,
 }
@@ -60,65 +70,123 @@ impl Allocation {
     /// Returns whether the memory counts: a program may keep a mapping of memory that it has freed,
     /// whose pages cannot be swapped out.
     fn is_used(&self) -> bool {
-        !self.is_freed || self.memory.is_mapped()
+        !self.is_freed
+            || self
+                .memory
+                .as_ref()
+                .is_some_and(|memory| memory.is_mapped())
     }
 }
 
-/// The memories of a device, including memories that a program has freed and still maps.
+/// The memories of a device.
+struct List {
+    /// Has capacity for [`limits::MAX_DM`].
+    entries: KVec<Allocation>,
+    /// Key of the next entry.
+    next: u64,
+}
+
+impl List {
+    /// Removes memories that were freed and unmapped.
+    fn sweep(&mut self) {
+        self.entries.retain(|one| one.is_used());
+    }
+
+    /// Adds memory that is about to be allocated. Returns its key.
+    fn reserve(&mut self, pages: usize) -> Result<u64> {
+        const MAX: usize = (limits::MAX_DM_SIZE >> PAGE_SHIFT) as usize;
+        self.sweep();
+        let owner = user::current_euid();
+        let (mut all, mut own) = (0_usize, 0_usize);
+        for one in &self.entries {
+            all = all.saturating_add(one.pages);
+            if one.owner == owner {
+                own = own.saturating_add(one.pages);
+            }
+        }
+        if all.saturating_add(pages) > MAX || self.entries.len() >= limits::MAX_DM {
+            return Err(ENOMEM);
+        }
+        if own.saturating_add(pages) > share(MAX, all, own) && !user::has_sys_resource() {
+            return Err(quota_exceeded());
+        }
+        let key = self.next;
+        self.next = key.wrapping_add(1);
+        let entry = Allocation {
+            key,
+            owner,
+            pages,
+            memory: None,
+            is_freed: false,
+        };
+        self.entries
+            .push_within_capacity(entry)
+            .map_err(|_| ENOMEM)?;
+        Ok(key)
+    }
+
+    /// Returns the entry with a key.
+    fn entry(&mut self, key: u64) -> Option<&mut Allocation> {
+        self.entries.iter_mut().find(|one| one.key == key)
+    }
+}
+
+/// The memories of a device, including memories that a program has freed and still maps. Each call
+/// of a program that allocates or frees memory, or that closes a context, removes those that were
+/// unmapped meanwhile.
 #[pin_data]
 pub(crate) struct Allocations {
+    /// Users share this lock, so nothing is allocated while it is held.
     #[pin]
-    list: Mutex<KVec<Allocation>>,
+    list: Mutex<List>,
 }
 
 impl Allocations {
     pub(crate) fn new() -> Result<Arc<Self>> {
+        let list = List {
+            entries: KVec::with_capacity(limits::MAX_DM, GFP_KERNEL)?,
+            next: 0,
+        };
         Arc::pin_init(
-            pin_init!(Self {
-                list <- new_mutex!(KVec::new(), "rrxe_device_memory"),
-            }),
+            pin_init!(Self { list <- new_mutex!(list, "rrxe_device_memory") }),
             GFP_KERNEL,
         )
     }
 
-    /// Allocates memory. Returns `ENOMEM` beyond [`limits::MAX_DM_SIZE`].
-    fn allocate(&self, len: usize) -> Result<Arc<DeviceMemory>> {
-        let pages = |bytes: u64| bytes.div_ceil(PAGE_SIZE as u64);
-        let mut list = self.list.lock();
-        list.retain(|one| one.is_used());
-        let sizes = list.iter().map(|one| pages(one.memory.size()));
-        let used = sizes.fold(pages(len as u64), u64::saturating_add);
-        if used > pages(limits::MAX_DM_SIZE) {
-            return Err(ENOMEM);
+    /// Allocates memory. Returns it with the key of its entry.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: the limit of the device, or of the host's memory. `EDQUOT`: the user's share.
+    fn allocate(&self, len: usize) -> Result<(u64, Arc<DeviceMemory>)> {
+        let key = self.list.lock().reserve(len.div_ceil(PAGE_SIZE))?;
+        let memory = DeviceMemory::new(len).inspect_err(|_| self.free(key))?;
+        if let Some(entry) = self.list.lock().entry(key) {
+            entry.memory = Some(memory.clone());
         }
-        let memory = DeviceMemory::new(len)?;
-        let allocation = Allocation {
-            memory: memory.clone(),
-            is_freed: false,
-        };
-        list.push(allocation, GFP_KERNEL_ACCOUNT)?;
-        Ok(memory)
+        Ok((key, memory))
     }
 
     /// Forgets memories that were freed and unmapped.
     fn sweep(&self) {
-        self.list.lock().retain(|one| one.is_used());
+        self.list.lock().sweep();
     }
 
     /// Notes that a program has freed a memory.
-    fn free(&self, memory: &Arc<DeviceMemory>) {
+    fn free(&self, key: u64) {
         let mut list = self.list.lock();
-        let found = list.iter_mut().find(|one| Arc::ptr_eq(&one.memory, memory));
-        if let Some(allocation) = found {
-            allocation.is_freed = true;
+        if let Some(entry) = list.entry(key) {
+            entry.is_freed = true;
         }
-        list.retain(|one| one.is_used());
+        list.sweep();
     }
 }
 
 /// ib_core's handle of a device memory.
 pub(crate) struct DmHandle {
     pub(crate) memory: Arc<DeviceMemory>,
+    /// Key of its entry in [`Allocations`].
+    key: u64,
     handle: u32,
     memories: Arc<Memories>,
 }
@@ -128,7 +196,8 @@ impl DmHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no bytes. `ENOMEM`: the limit of the device, or of the host's memory.
+    /// `EINVAL`: no bytes. `ENOMEM`: the limit of the device, or of the host's memory. `EDQUOT`: the
+    /// user's share.
     /// `EOPNOTSUPP`: an alignment beyond that of pages.
     pub(crate) fn new(
         memories: &Arc<Memories>,
@@ -142,9 +211,11 @@ impl DmHandle {
         if len > limits::MAX_DM_SIZE {
             return Err(ENOMEM);
         }
+        let (key, memory) = memories.allocations.allocate(usize::try_from(len)?)?;
         // From here on, dropping the handle frees the memory.
         let new = Self {
-            memory: memories.allocations.allocate(usize::try_from(len)?)?,
+            memory,
+            key,
             handle,
             memories: memories.clone(),
         };
@@ -161,6 +232,6 @@ impl Drop for DmHandle {
             .list
             .lock()
             .retain(|(of, _)| *of != self.handle);
-        self.memories.allocations.free(&self.memory);
+        self.memories.allocations.free(self.key);
     }
 }
