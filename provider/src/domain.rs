@@ -26,7 +26,7 @@ pub(crate) struct Pd {
     verbs: IbvPd,
     /// `None` for a protection domain.
     parent: Option<Parent>,
-    /// Number of parent domains that are made of it.
+    /// Number of parent domains that are made of it, and of rings in memory of its program.
     users: AtomicU32,
 }
 
@@ -63,7 +63,7 @@ unsafe impl Public for IbvTd {
 /// with lives as long as this value.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocator {
-    domain: *mut IbvPd,
+    domain: Ptr<IbvPd>,
     context: *mut c_void,
     alloc: AllocFn,
     free: FreeFn,
@@ -91,11 +91,13 @@ impl Allocator {
         align: usize,
     ) -> Result<Option<NonNull<u8>>, c_int> {
         // SAFETY: by the invariants.
-        let memory = unsafe { (self.alloc)(self.domain, self.context, bytes, align, RESOURCE) };
+        let memory =
+            unsafe { (self.alloc)(self.domain.as_ptr(), self.context, bytes, align, RESOURCE) };
         if memory.addr() == USE_DEFAULT {
             return Ok(None);
         }
         let memory = NonNull::new(memory.cast::<u8>()).ok_or(ENOMEM)?;
+        self.domain.users.fetch_add(1, Ordering::Relaxed);
         if memory.addr().get() & align.wrapping_sub(1) != 0 {
             // SAFETY: the memory was allocated just above, and nothing uses it.
             unsafe { self.free(memory) };
@@ -111,7 +113,11 @@ impl Allocator {
     /// [`Allocator::allocate`] returned it, and nothing uses it.
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: by the invariants and the caller's contract.
-        unsafe { (self.free)(self.domain, self.context, memory.as_ptr().cast(), RESOURCE) }
+        unsafe {
+            let domain = self.domain.as_ptr();
+            (self.free)(domain, self.context, memory.as_ptr().cast(), RESOURCE);
+        }
+        self.domain.users.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -187,26 +193,34 @@ fn if_unused(users: &AtomicU32) -> c_int {
     }
 }
 
-/// Returns the functions of a parent domain at `domain`. Fails with `EINVAL` if one is missing.
-fn allocator(
+/// Returns the functions of a parent domain. Fails with `EINVAL` if one is missing.
+///
+/// # Safety
+///
+/// `domain` will be the address of the domain. `attr` has the members that its `comp_mask` names.
+unsafe fn allocator(
     domain: *mut IbvPd,
-    attr: &IbvParentDomainInitAttr,
+    attr: *const IbvParentDomainInitAttr,
 ) -> Result<Option<Allocator>, c_int> {
-    if attr.comp_mask & parent_domain_init_attr::ALLOCATORS == 0 {
-        return Ok(None);
+    // SAFETY: the caller's contract. A program that passes fewer members has fewer in memory.
+    unsafe {
+        let comp_mask = (*attr).comp_mask;
+        if comp_mask & parent_domain_init_attr::ALLOCATORS == 0 {
+            return Ok(None);
+        }
+        let context = match comp_mask & parent_domain_init_attr::PD_CONTEXT {
+            0 => ptr::null_mut(),
+            _ => (*attr).pd_context,
+        };
+        // INVARIANT: the program passes its functions for this purpose. The domain counts the
+        // memory that they allocate, and is not deallocated before it is freed.
+        Ok(Some(Allocator {
+            domain: Ptr::new(domain),
+            context,
+            alloc: (*attr).alloc.ok_or(EINVAL)?,
+            free: (*attr).free.ok_or(EINVAL)?,
+        }))
     }
-    let context = match attr.comp_mask & parent_domain_init_attr::PD_CONTEXT {
-        0 => ptr::null_mut(),
-        _ => attr.pd_context,
-    };
-    // INVARIANT: the program passes its functions for this purpose; the domain frees no memory
-    // after its end, because its objects must have been destroyed.
-    Ok(Some(Allocator {
-        domain,
-        context,
-        alloc: attr.alloc.ok_or(EINVAL)?,
-        free: attr.free.ok_or(EINVAL)?,
-    }))
 }
 
 /// `ibv_alloc_parent_domain`.
@@ -245,7 +259,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if comp_mask != 0 {
             let domain = &raw mut parent.verbs;
             // SAFETY: the caller's contract: `comp_mask` names members.
-            let allocator = allocator(domain, unsafe { &*attr })?;
+            let allocator = unsafe { allocator(domain, attr) }?;
             if let Some(parts) = &mut parent.parent {
                 parts.allocator = allocator;
             }
@@ -258,7 +272,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_dealloc_pd`. Fails with `EBUSY` if a parent domain is made of the domain.
+/// `ibv_dealloc_pd`. Fails with `EBUSY` if a parent domain is made of the domain, or if the domain's
+/// functions have allocated memory for a ring.
 ///
 /// # Safety
 ///
@@ -386,6 +401,8 @@ pub(crate) mod tests {
         assert_eq!(ring.producer().load(Ordering::Relaxed), 0);
         // SAFETY: the counter outlives the domain.
         assert_eq!(unsafe { (&raw const used).read_volatile() }, 8192);
+        // SAFETY: the domain is in use, so it stays.
+        assert_eq!(unsafe { dealloc_pd(parent) }, EBUSY);
         drop(ring);
         // SAFETY: as above.
         assert_eq!(unsafe { (&raw const used).read_volatile() }, 0);
