@@ -3,15 +3,15 @@
 //! Device memory (`ibv_alloc_dm(3)`): memory of the kernel that the program maps.
 
 use crate::ffi::driver::*;
-use crate::ffi::os::{self, EFAULT, EINVAL, EOPNOTSUPP};
+use crate::ffi::os::{self, EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::memory::Owned;
-use crate::object;
+use crate::object::{self, Mr};
 use crate::shortage::{report_limit, NOT_PINNED};
-use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, NonNull};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// A device memory.
 ///
@@ -22,12 +22,35 @@ use core::ptr::{null_mut, NonNull};
 pub(crate) struct Dm {
     /// Public part, which libibverbs and the program read.
     verbs: VerbsDm,
-    base: Cell<NonNull<u8>>,
-    length: Cell<usize>,
+    base: NonNull<u8>,
+    /// Bytes, or 0 if nothing is mapped.
+    length: AtomicUsize,
+    /// Number of regions in the memory.
+    regions: AtomicU32,
 }
 
-// SAFETY: the public part is the first member, and does not change once it is created. The mapping
-// changes only while nothing else uses the memory (`free_dm`).
+/// The use of a memory by a region, until it is dropped.
+///
+/// # Invariants
+///
+/// The memory counts this region, so that it is not freed before.
+pub(crate) struct DmUse(Ptr<IbvDm>);
+
+impl DmUse {
+    fn new(dm: Ptr<IbvDm>) -> Self {
+        dm.regions.fetch_add(1, Ordering::Relaxed);
+        // INVARIANT: just counted.
+        Self(dm)
+    }
+}
+
+impl Drop for DmUse {
+    fn drop(&mut self) {
+        self.0.regions.fetch_sub(1, Ordering::Release);
+    }
+}
+
+// SAFETY: the public part is the first member, and does not change once it is created.
 unsafe impl Public for IbvDm {
     type Object = Dm;
 }
@@ -43,8 +66,10 @@ impl Dm {
     fn at(&self, offset: u64, length: usize) -> Result<*mut u8, c_int> {
         let start = usize::try_from(offset).map_err(|_| EFAULT)?;
         match start.checked_add(length) {
-            Some(end) if end <= self.length.get() && (start | length) & 3 == 0 => {
-                Ok(self.base.get().as_ptr().wrapping_add(start))
+            Some(end)
+                if end <= self.length.load(Ordering::Relaxed) && (start | length) & 3 == 0 =>
+            {
+                Ok(self.base.as_ptr().wrapping_add(start))
             }
             _ => Err(EFAULT),
         }
@@ -84,8 +109,9 @@ pub(crate) unsafe extern "C" fn alloc_dm(
                 },
                 handle: 0,
             },
-            base: Cell::new(NonNull::dangling()),
-            length: Cell::new(0),
+            base: NonNull::dangling(),
+            length: AtomicUsize::new(0),
+            regions: AtomicU32::new(0),
         })?;
         // SAFETY: the caller's contract, and libibverbs fills in the memory's part.
         let error = unsafe { ibv_cmd_alloc_dm(context, attr, &mut dm.verbs, null_mut()) };
@@ -94,8 +120,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         match map(&dm.verbs, length) {
             Some(base) => {
                 // INVARIANT: just mapped with that size.
-                dm.base.set(base);
-                dm.length.set(length);
+                dm.base = base;
+                dm.length = AtomicUsize::new(length);
                 Ok(dm)
             }
             None => {
@@ -108,25 +134,23 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// `ibv_free_dm`.
+/// `ibv_free_dm`. Fails with `EBUSY` if a region is in the memory.
 ///
 /// # Safety
 ///
 /// Unless the call fails, nothing uses the memory afterwards.
 pub(crate) unsafe extern "C" fn free_dm(dm: Ptr<IbvDm>) -> c_int {
-    // The kernel counts memory as long as it is mapped.
-    // SAFETY: by the invariant the mapping is ours, and the caller's contract.
-    unsafe { unmap(&dm) };
+    if dm.regions.load(Ordering::Acquire) != 0 {
+        return EBUSY;
+    }
+    // The kernel counts memory as long as it is mapped. It frees memory without regions; if the
+    // device is gone, libibverbs reports success (`verbs_is_destroy_err()`).
+    if let Ok(bytes @ 1..) = mapped(dm.length.swap(0, Ordering::Relaxed)) {
+        // SAFETY: by the invariant the mapping is ours, and the caller's contract.
+        unsafe { os::munmap(dm.base.as_ptr().cast(), bytes) };
+    }
     // SAFETY: the memory's public part is the first member of this structure.
     let error = unsafe { ibv_cmd_free_dm(dm.as_ptr().cast()) };
-    if error != 0 {
-        // A region uses the memory.
-        if let Some(base) = map(&dm.verbs, dm.length.get()) {
-            dm.base.set(base);
-            return error;
-        }
-        dm.length.set(0);
-    }
     // SAFETY: the program passes a memory of `alloc_dm`; the rest is this function's contract.
     unsafe { object::destroy(dm, error) }
 }
@@ -142,19 +166,6 @@ fn map(dm: &VerbsDm, length: usize) -> Option<NonNull<u8>> {
     NonNull::new(base.cast::<u8>()).filter(|base| base.as_ptr() as isize != -1)
 }
 
-/// Unmaps a memory.
-///
-/// # Safety
-///
-/// Nothing uses the mapping.
-unsafe fn unmap(dm: &Dm) {
-    let bytes = mapped(dm.length.get()).unwrap_or(0);
-    if bytes != 0 {
-        // SAFETY: by the invariant the mapping is ours, and the caller's contract.
-        unsafe { os::munmap(dm.base.get().as_ptr().cast(), bytes) };
-    }
-}
-
 /// `ibv_reg_dm_mr`.
 pub(crate) extern "C" fn reg_dm_mr(
     pd: Ptr<IbvPd>,
@@ -164,12 +175,12 @@ pub(crate) extern "C" fn reg_dm_mr(
     access: u32,
 ) -> *mut IbvMr {
     object::create(|| {
-        let mut mr = Owned::new(VerbsMr::default())?;
+        let mut mr = Owned::new(Mr::new(Some(DmUse::new(dm))))?;
         // SAFETY: the memory's public part is the first member of this structure, and libibverbs
         // fills in the region.
         let error = unsafe {
             let dm = dm.as_ptr().cast();
-            ibv_cmd_reg_dm_mr(pd, dm, offset, length, access, &mut mr, null_mut())
+            ibv_cmd_reg_dm_mr(pd, dm, offset, length, access, &mut mr.verbs, null_mut())
         };
         report_limit("a memory region", NOT_PINNED, error)?;
         Ok(mr)
@@ -217,7 +228,7 @@ mod tests {
     use crate::context::tests::context;
 
     #[test]
-    fn copies_stay_inside() {
+    fn copies_stay_inside_and_memory_in_use_stays() {
         let mut bytes = [7_u8; 64];
         let dm = Dm {
             verbs: VerbsDm {
@@ -230,11 +241,17 @@ mod tests {
                 },
                 handle: 0,
             },
-            base: Cell::new(NonNull::from(&mut bytes).cast()),
-            length: Cell::new(64),
+            base: NonNull::from(&mut bytes).cast(),
+            length: AtomicUsize::new(64),
+            regions: AtomicU32::new(0),
         };
         // SAFETY: the public part is the first member; the address is not used after the memory.
         let public: Ptr<IbvDm> = unsafe { Ptr::new((&raw const dm).cast_mut().cast()) };
+        let region = DmUse::new(public);
+        // SAFETY: a region is in the memory, so it stays.
+        assert_eq!(unsafe { free_dm(public) }, EBUSY);
+        drop(region);
+        assert_eq!(dm.regions.load(Ordering::Relaxed), 0);
         let (data, mut back) = ([1_u8, 2, 3, 4], [0_u8; 4]);
         // SAFETY: the arrays have the lengths given.
         unsafe {

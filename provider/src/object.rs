@@ -5,6 +5,7 @@
 //!
 //! An object is an [`Owned`] whose first member is the part that libibverbs and the program see.
 
+use crate::dm::DmUse;
 use crate::ffi::command;
 use crate::ffi::driver::*;
 use crate::ffi::os;
@@ -77,6 +78,30 @@ pub(crate) extern "C" fn open_xrcd(
     })
 }
 
+/// A memory region.
+#[repr(C)]
+pub(crate) struct Mr {
+    /// Public part, which libibverbs fills in.
+    pub(crate) verbs: VerbsMr,
+    /// The device memory that the region is in.
+    _dm: Option<DmUse>,
+}
+
+// SAFETY: the public part is the first member.
+unsafe impl Public for VerbsMr {
+    type Object = Mr;
+}
+
+impl Mr {
+    /// Returns a region for libibverbs to fill in.
+    pub(crate) fn new(dm: Option<DmUse>) -> Self {
+        Self {
+            verbs: VerbsMr::default(),
+            _dm: dm,
+        }
+    }
+}
+
 /// `ibv_reg_mr` and `ibv_reg_mr_iova`.
 pub(crate) extern "C" fn reg_mr(
     pd: Ptr<IbvPd>,
@@ -87,8 +112,8 @@ pub(crate) extern "C" fn reg_mr(
 ) -> *mut IbvMr {
     create(|| {
         // libibverbs fills it in.
-        let mut mr = Owned::new(VerbsMr::default())?;
-        let error = command::reg_mr(pd, addr, length, hca_va, access, &mut mr);
+        let mut mr = Owned::new(Mr::new(None))?;
+        let error = command::reg_mr(pd, addr, length, hca_va, access, &mut mr.verbs);
         report_limit("a memory region", (addr as u64, length), error)?;
         Ok(mr)
     })

@@ -155,11 +155,6 @@ unsafe impl Sync for VerbsMatchEnt {}
 // SAFETY: as above; the pointers are those of functions.
 unsafe impl Sync for VerbsContextOps {}
 
-// SAFETY: a region consists of the public part alone.
-unsafe impl Public for VerbsMr {
-    type Object = Self;
-}
-
 // SAFETY: the public part is the first member. Nothing else of a domain is used.
 unsafe impl Public for IbvXrcd {
     type Object = VerbsXrcd;
