@@ -272,8 +272,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_dealloc_pd`. Fails with `EBUSY` if a parent domain is made of the domain, or if the domain's
-/// functions have allocated memory for a ring.
+/// `ibv_dealloc_pd`. Fails with `EBUSY` if a parent domain is made of the domain, or if a ring is
+/// in memory that the functions of the domain have allocated.
 ///
 /// # Safety
 ///

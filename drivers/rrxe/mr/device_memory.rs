@@ -196,8 +196,8 @@ impl DmHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: no bytes. `ENOMEM`: the limit of the device, or of the host's memory. `EDQUOT`: the
-    /// user's share.
+    /// `EINVAL`: no bytes. `ENOMEM`: the limit of the device, or of the host's memory. `EDQUOT`:
+    /// the user's share.
     /// `EOPNOTSUPP`: an alignment beyond that of pages.
     pub(crate) fn new(
         memories: &Arc<Memories>,

@@ -7,6 +7,7 @@ import mmap
 import os
 import random
 
+import privilege
 import testbed
 import traffic
 from control_groups import control_group, statistics
@@ -19,6 +20,7 @@ PAGE = 4096
 KIB, MIB = 1024, 1024 * 1024
 # Of a device.
 LIMIT = 16 * MIB
+MEMORIES = 512
 ACCESS = ("zero-based", "local-write", "remote-write", "remote-read", "remote-atomic")
 
 
@@ -128,6 +130,36 @@ def limit():
         third = end.device_memory(LIMIT - PAGE)
         end.free_device_memory(third)
         other.free_device_memory(second)
+        end.free_device_memory(end.device_memory(LIMIT))
+
+
+@case()
+def many():
+    """A device has at most a certain number of memories, however small they are."""
+    with opened() as end:
+        memories = [end.device_memory(4) for _ in range(MEMORIES)]
+        refused(errno.ENOMEM, end.device_memory, 4)
+        for memory in memories:
+            end.free_device_memory(memory)
+        end.free_device_memory(end.device_memory(4))
+
+
+@case()
+def share_of_a_user():
+    """A user can have half of what the others leave."""
+    share = (LIMIT - 4 * MIB) // 2
+
+    def body():
+        with opened() as end:
+            refused(errno.EDQUOT, end.device_memory, share + PAGE)
+            end.device_memory(share - PAGE)
+            end.device_memory(PAGE)
+            refused(errno.EDQUOT, end.device_memory, 4)
+
+    with opened() as end:
+        memory = end.device_memory(4 * MIB)
+        privilege.unprivileged(body)
+        end.free_device_memory(memory)
         end.free_device_memory(end.device_memory(LIMIT))
 
 

@@ -345,9 +345,11 @@ def page_never_present(end):
             request = {"id": 1, "op": "write", "sge": [[address, 64, region["lkey"]]]}
             request |= {"rkey": other.small["rkey"], "raddr": other.small["address"]}
             program.post_send(side.qp["id"], [request])
+            if side is left:
+                # From here on, the program's thread waits for the page.
+                program.wait_for_page(10)
         memory = program.device_memory(4096)
         program.to_device(memory, 0, "5a" * 64)
-        time.sleep(0.3)
         began = time.monotonic()
         end(here, program)
         harness.log(f"it took {time.monotonic() - began:.3f} s")

@@ -7,6 +7,7 @@ import time
 
 import testbed
 import traffic
+from control_groups import control_group, statistics
 from harness import case, debug_kernel, equal, log, require
 from traffic import Batch, connect, random_batches
 from trial import Bench, Trial, refused
@@ -258,6 +259,34 @@ def advice():
         end.drop(pinned["id"])
 
 
+@case(timeout=200)
+def advice_is_limited():
+    """Advice about more than can come in, or about nothing, takes little memory of the kernel."""
+    with control_group("memory") as group, Paged(bench) as t:
+        end, pd = t.local.end, t.local.pd
+
+        def objects():
+            # The kernel updates these statistics every two seconds.
+            time.sleep(3)
+            return statistics(group, "memory.stat")["slab"]
+
+        stuck, whole = t.pages(64, t.local), end.whole_address_space(pd)
+        hole = end.map(4096 * MIB)
+        end.unmap(hole, 4096 * MIB)
+        before = objects()
+        end.advise(pd, [[hole, 256 * MIB, whole["lkey"]]], "prefetch-no-fault")
+        absent = objects()
+        end.without_answer(stuck["address"], 64 * PAGE)
+        end.advise(pd, [[stuck["address"], 64, stuck["lkey"]]], "prefetch", flush=False)
+        end.wait_for_page(10)
+        for _ in range(200):
+            end.advise(pd, [[hole, 4095 * MIB, whole["lkey"]]] * 16, "prefetch", flush=False)
+        queued = objects()
+        log(f"absent pages: {absent - before} bytes, queued advice: {queued - absent} bytes")
+        require(max(absent - before, queued - absent) < 400 * 1024, "advice takes too much memory of the kernel")
+        end.drop(stuck["id"], whole["id"])
+
+
 # Pages that never come
 
 
@@ -307,6 +336,7 @@ def never_present():
 def deregistered():
     """Regions are deregistered while their pages come in: each WRITE succeeds or is refused."""
     with Paged(bench) as t:
+        in_time = 0
         for turn in range(5 if debug_kernel() else 20):
             region = t.pages(64)
             for number in range(1, 9):
@@ -318,10 +348,12 @@ def deregistered():
             done = statuses.count("SUCCESS")
             wanted = ["SUCCESS"] * done + ["REM_ACCESS_ERR"] * (done < 8) + ["WR_FLUSH_ERR"] * (7 - done)
             equal("statuses", statuses, wanted)
+            in_time += done < 8
             if done < 8:
                 for side in (t.local, t.remote):
                     side.end.modify(side.qp["id"], ("STATE",), state="reset")
                 t.connect()
+        require(in_time, "no region was deregistered while its pages came in")
 
 
 def run():
