@@ -778,6 +778,11 @@ SHIM void shim_skb_set_checksum_unnecessary(struct sk_buff *skb)
 	skb->ip_summed = CHECKSUM_UNNECESSARY;
 }
 
+SHIM void shim_skb_set_priority(struct sk_buff *skb, u32 priority)
+{
+	skb->priority = priority;
+}
+
 SHIM u8 shim_skb_ip_summed(const struct sk_buff *skb)
 {
 	return skb->ip_summed;

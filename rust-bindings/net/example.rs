@@ -74,7 +74,7 @@ fn reply_to(dev: &NetDevice, datagram: &Datagram<'_>, rcu: &rcu::Guard) -> Resul
     let reply = TxDatagram::new(route.headroom(rcu), &headers, payload.len(), |writer| {
         writer.push(payload)
     })??;
-    TxChain::new(reply).finish(&route, rcu)
+    TxChain::new(reply).finish(&route, 0, rcu)
 }
 
 /// Returns the IPv4 header (RFC 791) and the UDP header (RFC 768) of a datagram. The stack computes

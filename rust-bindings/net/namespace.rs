@@ -93,11 +93,20 @@ impl NetNs {
 
     /// Returns whether the current process has CAP_NET_RAW over this namespace.
     pub fn may_send_raw(&self) -> bool {
+        self.is_capable(raw::CAP_NET_RAW)
+    }
+
+    /// Returns whether the current process has CAP_NET_ADMIN over this namespace.
+    pub fn may_administer(&self) -> bool {
+        self.is_capable(raw::CAP_NET_ADMIN)
+    }
+
+    fn is_capable(&self, capability: u32) -> bool {
         // SAFETY: The namespace is valid and holds a reference to its user namespace.
         // `ns_capable()` (kernel/capability.c) does not sleep.
         unsafe {
             let owner = raw::shim_net_user_ns(self.as_raw());
-            raw::ns_capable(owner, raw::CAP_NET_RAW as i32)
+            raw::ns_capable(owner, capability as i32)
         }
     }
 

@@ -248,10 +248,11 @@ impl TxChain {
         Ok(())
     }
 
-    /// Turns the chain into one packet of the stack, and sets its route. Returns `EINVAL` if the
-    /// route is of another IP version, or if its packets need more headroom.
+    /// Turns the chain into one packet of the stack, and sets its route and its priority
+    /// (`SO_PRIORITY` of socket(7)). Returns `EINVAL` if the route is of another IP version, or if
+    /// its packets need more headroom.
     #[inline]
-    pub fn finish(self, route: &Route, guard: &rcu::Guard) -> Result<TxSkb> {
+    pub fn finish(self, route: &Route, priority: u8, guard: &rcu::Guard) -> Result<TxSkb> {
         let (version, size) = (self.first.headroom.version, self.first.payload_len());
         if route.version() != version || route.headroom(guard).len > self.first.headroom.len {
             return Err(EINVAL);
@@ -285,6 +286,7 @@ impl TxChain {
                 let field = start.add(version.header_len()).add(4);
                 field.cast::<[u8; 2]>().write(udp_len.to_be_bytes());
             }
+            raw::shim_skb_set_priority(raw, u32::from(priority));
             raw::shim_skb_dst_set(raw, route.as_raw());
             Ok(TxSkb::from_raw(skb))
         }

@@ -131,6 +131,7 @@ BOOTS = (
     Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
     # After the suites that count violations: it saturates the counters.
     Boot("counters", "counters", together="traffic", leaks=False, port=True),
+    Boot("service-levels", "service_levels", together="traffic", leaks=False, port=True),
     Boot("stacked", "stacked", together="traffic", leaks=False, port=True),
     Boot("local-queue", "local_queue", together="traffic", leaks=False),
     Boot("keys", "keys", together="hostile", port=True),

@@ -31,7 +31,10 @@ pub(crate) struct Gid {
     netdev: ARef<NetDevice>,
 }
 
-/// The log messages about addresses that a program may not use.
+/// The highest priority of packets of any program (`TC_PRIO_INTERACTIVE`, linux/pkt_sched.h).
+const MAX_PRIORITY: u8 = 6;
+
+/// The log messages about paths that a program may not use.
 static REFUSALS: LogLimit = LogLimit::new();
 
 /// The interfaces of a device: its own network device, and those with an address in the GID table.
@@ -223,33 +226,48 @@ impl Interfaces {
         }
     }
 
-    /// Returns `EPERM`, and logs the reason, if the current process may not use the source address
-    /// of a path. An address of another namespace than that of the device is for the processes of
-    /// that namespace, and for those with CAP_NET_RAW over it: they can send any packet there.
+    /// Returns `EPERM`, and logs the reason, if the current process may not use a path.
+    ///
+    /// The source address may belong to another namespace than the device. Then only processes of
+    /// that namespace may use it, and processes with CAP_NET_RAW over it, which can send any packet
+    /// there. The priority of packets is restricted like that of sockets (`sk_set_prio_allowed()`,
+    /// net/core/sock.c).
     pub(crate) fn check_use(&self, info: &AddressInfo) -> Result {
         let Some(interface) = info.interface else {
             return Ok(());
         };
         let rcu = rcu::read_lock();
-        if self.netdev.net(&rcu).cookie() == interface.namespace {
-            return Ok(());
-        }
-        let may_use = |netdev: &NetDevice| {
-            let net = netdev.net(&rcu);
-            net.is_current() || net.may_send_raw()
+        let own = self.netdev.net(&rcu);
+        let net = if own.cookie() == interface.namespace {
+            Some(own)
+        } else {
+            let net = self.netdev_of(interface, &rcu).map(|dev| dev.net(&rcu));
+            net.filter(|net| net.is_current() || net.may_send_raw())
         };
-        if self.netdev_of(interface, &rcu).is_some_and(may_use) {
-            return Ok(());
+        let Some(net) = net else {
+            if REFUSALS.may_print() {
+                pr_warn!(
+                    "user {}: the GID with index {} on {} belongs to another network namespace; run the program in that namespace, or give it CAP_NET_RAW there\n",
+                    current_euid(),
+                    info.sgid_index,
+                    self.netdev.name()
+                );
+            }
+            return Err(EPERM);
+        };
+        if info.priority() > MAX_PRIORITY && !net.may_send_raw() && !net.may_administer() {
+            if REFUSALS.may_print() {
+                pr_warn!(
+                    "user {}: service level {} on {} is for network control; use 0 to {}, or give the program CAP_NET_ADMIN\n",
+                    current_euid(),
+                    info.sl,
+                    self.netdev.name(),
+                    MAX_PRIORITY
+                );
+            }
+            return Err(EPERM);
         }
-        if REFUSALS.may_print() {
-            pr_warn!(
-                "user {}: the GID with index {} on {} belongs to another network namespace; run the program in that namespace, or give it CAP_NET_RAW there\n",
-                current_euid(),
-                info.sgid_index,
-                self.netdev.name()
-            );
-        }
-        Err(EPERM)
+        Ok(())
     }
 
     /// Returns a network device of the GID table by its identity.

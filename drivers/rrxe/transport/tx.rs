@@ -200,7 +200,8 @@ impl Chain {
     /// Finishes the chain for the stack. Returns `None` on failure: all of its packets are lost.
     #[inline]
     fn finish(self, template: &FlowTemplate<'_>, rcu: &rcu::Guard) -> Option<TxSkb> {
-        self.packets.finish(&template.route, rcu).ok()
+        let priority = template.path.info.priority();
+        self.packets.finish(&template.route, priority, rcu).ok()
     }
 }
 

@@ -116,6 +116,13 @@ impl AddressInfo {
         attr
     }
 
+    /// Returns the priority of packets in this host's stack, from 0 to 7, and thereby in the tags
+    /// of VLANs. Other adapters, too, use three bits of the service level for RoCE.
+    #[inline]
+    pub fn priority(&self) -> u8 {
+        self.sl & 7
+    }
+
     /// Returns the UDP source port of a connected queue pair, from 0xC000 to 0xFFFF. The kernel
     /// derives it from the flow label, or from the QP numbers if the label is 0
     /// (`rdma_get_udp_sport()`).

@@ -1073,12 +1073,13 @@ class Endpoint:
         except OSError as why:
             raise PyverbsRDMAError(f"multicast command {command}", why.errno) from why
 
-    def _address(self, gid, gid_index=None, port=1):
+    def _address(self, gid, gid_index=None, port=1, sl=0, traffic_class=0):
         if gid is None:
             return AHAttr(port_num=port)  # without a GRH, which RoCE requires
         index = self._gid_index if gid_index is None else gid_index
-        route = GlobalRoute(dgid=GID(_eight_groups(gid)), sgid_index=index, hop_limit=64)
-        return AHAttr(gr=route, is_global=1, port_num=port)
+        gid = GID(_eight_groups(gid))
+        route = GlobalRoute(dgid=gid, sgid_index=index, hop_limit=64, traffic_class=traffic_class)
+        return AHAttr(gr=route, is_global=1, port_num=port, sl=sl)
 
     def modify(self, qp, mask, **attributes):
         """Calls ibv_modify_qp with an arbitrary mask and attributes.
@@ -1088,7 +1089,7 @@ class Endpoint:
         `alt_gid` for the alternate address.
         """
         attr = QPAttr()
-        gid_index = attributes.pop("gid_index", None)
+        address = {name: attributes.pop(name) for name in ("gid_index", "sl", "traffic_class") if name in attributes}
         for name, value in attributes.items():
             if name == "state":
                 attr.qp_state = STATE_NUMBERS[value]
@@ -1099,7 +1100,7 @@ class Endpoint:
             elif name == "access":
                 attr.qp_access_flags = _bits(ACCESS, value)
             elif name == "gid":
-                attr.ah_attr = self._address(value, gid_index)
+                attr.ah_attr = self._address(value, **address)
             elif name == "alt_gid":
                 attr.alt_ah_attr = self._address(value)
             else:
@@ -1117,8 +1118,11 @@ class Endpoint:
             mask = ("STATE", "PKEY_INDEX", "PORT", "ACCESS_FLAGS")
             self.modify(qp, mask, state="init", port_num=1, pkey_index=0, access=access)
 
-    def to_rtr(self, qp, kind="rc", gid=None, qpn=0, psn=0, mtu=1024, dest_rd_atomic=8, rnr_timer=12):
-        """Moves the queue pair from Init to Ready to Receive."""
+    def to_rtr(self, qp, kind="rc", gid=None, qpn=0, psn=0, mtu=1024, dest_rd_atomic=8, rnr_timer=12, **address):
+        """Moves the queue pair from Init to Ready to Receive.
+
+        `address` has "sl" and "traffic_class" if they are not 0.
+        """
         if kind == "ud":
             self.modify(qp, ("STATE",), state="rtr")
             return
@@ -1127,7 +1131,7 @@ class Endpoint:
         if kind == "rc":
             mask += ["MAX_DEST_RD_ATOMIC", "MIN_RNR_TIMER"]
             more = {"max_dest_rd_atomic": dest_rd_atomic, "min_rnr_timer": rnr_timer}
-        self.modify(qp, mask, state="rtr", gid=gid, mtu=mtu, dest_qp_num=qpn, rq_psn=psn, **more)
+        self.modify(qp, mask, state="rtr", gid=gid, mtu=mtu, dest_qp_num=qpn, rq_psn=psn, **more, **address)
 
     def to_rts(self, qp, kind="rc", psn=0, timeout=18, retry=7, rnr_retry=7, rd_atomic=8):
         """Moves the queue pair from Ready to Receive to Ready to Send.
@@ -1166,9 +1170,9 @@ class Endpoint:
         attr = self._objects[qp].query(0x1FFFFFF)[0]
         return {name: getattr(attr, name) for name in names}
 
-    def ah(self, pd, gid, gid_index=None, port=1):
-        """Creates an address handle for a GID."""
-        return self._keep(AH(self._objects[pd], attr=self._address(gid, gid_index, port)))
+    def ah(self, pd, gid, gid_index=None, port=1, **more):
+        """Creates an address handle for a GID, with "sl" and "traffic_class" if they are not 0."""
+        return self._keep(AH(self._objects[pd], attr=self._address(gid, gid_index, port, **more)))
 
     # Posting
 

@@ -10,6 +10,7 @@ import signal
 from harness import Failure
 
 # linux/capability.h
+CAP_NET_ADMIN = 12
 CAP_NET_RAW = 13
 CAP_SYS_RESOURCE = 24
 

@@ -83,17 +83,19 @@ class Side:
         self.end.drop(self.qp["id"], *regions, self.send_cq, self.recv_cq, self.pd)
 
 
-def connect(left, right, mtu, rng, **sending):
+def connect(left, right, mtu, rng, address=None, **sending):
     """Brings both queue pairs to Ready to Send, with initial PSNs that soon wrap.
 
-    `sending` holds further arguments of `to_rts`.
+    `address` holds "sl" and "traffic_class" of the left one's address if they are not 0, and
+    `sending` further arguments of `to_rts`.
     """
     for one in (left, right):
         one.end.to_init(one.qp["id"], one.kind, one.access)
     numbers = {id(one): 0xFFFFFF - rng.randrange(200) for one in (left, right)}
     for one, other in ((left, right), (right, left)):
+        more = address or {} if one is left else {}
         one.end.to_rtr(
-            one.qp["id"], one.kind, gid=other.info["gid"], qpn=other.qp["qpn"], psn=numbers[id(other)], mtu=mtu
+            one.qp["id"], one.kind, gid=other.info["gid"], qpn=other.qp["qpn"], psn=numbers[id(other)], mtu=mtu, **more
         )
         one.end.to_rts(one.qp["id"], one.kind, psn=numbers[id(one)], **sending)
 

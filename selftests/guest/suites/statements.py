@@ -7,8 +7,6 @@ They concern what consumers may do, the device's reported attributes, and a netw
 import contextlib
 import errno
 import random
-import select
-import socket
 import struct
 import time
 
@@ -20,6 +18,7 @@ import testbed
 from harness import Skip, case, equal, require, wait_until
 from traffic import Batch, Side, connect
 from trial import Bench, Trial, refused
+from vlans import ETH_P_8021Q, VLAN, TaggedWire, vlan
 
 bed = testbed.Bed()
 
@@ -38,87 +37,15 @@ def timeout():
 
 # VLANs
 
-VLAN = 25
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 DATAGRAM_QKEY = 0x11223344  # as in lib/endpoint.py, which only a guest can import
-
-_SOL_PACKET, _PACKET_AUXDATA, _VLAN_VALID = 263, 8, 1 << 4
-_ETH_P_ALL, _ETH_P_8021Q = 3, 0x8100
-
-
-@contextlib.contextmanager
-def vlan():
-    """Creates a VLAN between both hosts; yields the endpoints of its addresses."""
-    import endpoint  # only a guest has verbs
-
-    hosts = (bed.here, bed.peer)
-    made = []
-    try:
-        for host, address in zip(hosts, ADDRESSES):
-            name = f"eth0.{VLAN}"
-            host.machine.run(
-                f"modprobe 8021q; ip link add link eth0 name {name} type vlan id {VLAN} && ip link set {name} up && "
-                f"ip address add {address}/24 dev {name}"
-            )
-            gids = f"/sys/class/infiniband/{host.device}/ports/1/gids"
-            wait_until(
-                f"{host.name} has a GID of the VLAN",
-                lambda: host.machine.try_run(f"grep -qs {testbed.gid_of(address)} {gids}/*").status == 0,
-            )
-        for host, address, end in zip(hosts, ADDRESSES, (endpoint.Endpoint(), endpoint.Peer(bed.peer.address))):
-            made.append((end, end.open(host.device, address, host.driver)))
-        yield made
-    finally:
-        for end, _ in made:
-            end.leave()
-        for host in hosts:
-            host.machine.try_run(f"ip link delete eth0.{VLAN}")
-
-
-class TaggedWire:
-    """Frames with VLAN tags on eth0, below the VLAN's device."""
-
-    def __init__(self):
-        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-        self._socket.bind(("eth0", _ETH_P_ALL))
-        self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-
-    def close(self):
-        """Closes the socket."""
-        self._socket.close()
-
-    def put(self, frame):
-        """Sends a frame with the VLAN's tag."""
-        self._socket.send(frame[:12] + struct.pack(">HH", _ETH_P_8021Q, VLAN) + frame[12:])
-
-    def passing(self):
-        """Returns the RoCE packets seen: (whether it is incoming, VLAN or None, IP packet) each."""
-        found = []
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
-        while poller.poll(200):
-            frame, more, _, where = self._socket.recvmsg(65536, 256)
-            tag = None
-            for level, kind, value in more:
-                if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
-                    status, tci = struct.unpack("=I", value[:4])[0], struct.unpack("=H", value[16:18])[0]
-                    tag = tci & 0xFFF if status & _VLAN_VALID else None
-            if frame[12:14] == struct.pack(">H", _ETH_P_8021Q):
-                tag = struct.unpack(">H", frame[14:16])[0] & 0xFFF
-                frame = frame[:12] + frame[16:]
-            ip = frame[14:]
-            if frame[12:14] == b"\x08\x00" and ip[9] == 17 and ip[22:24] == struct.pack(">H", packets.ROCE_PORT):
-                length = struct.unpack(">H", ip[2:4])[0]
-                found.append((where[2] != socket.PACKET_OUTGOING, tag, ip[:length]))
-        return found
 
 
 @case()
 def vlan_and_icrc():
     """A-25: packets between addresses of a VLAN are tagged, and their ICRC does not cover the
     tag."""
-    with vlan() as both:
+    with vlan(bed, ADDRESSES) as both:
         rng = random.Random("vlan")
         sides = [Side(end, info, "rc", False) for end, info in both]
         connect(*sides, 1024, rng)
@@ -136,7 +63,7 @@ def vlan_and_icrc():
             count = len([1 for came, _, _ in found if came == incoming])
             require(count >= 8, f"only {count} packets {'from' if incoming else 'to'} the other host were seen")
         for incoming, tag, ip in found:
-            equal("VLAN", tag, VLAN)
+            equal("tag", tag, VLAN)
             equal("ICRC", ip[-4:].hex(), packets.icrc(ip[:20], ip[20:28], ip[28:-4]).hex())
         for side in sides:
             side.destroy()
@@ -145,7 +72,7 @@ def vlan_and_icrc():
 @case()
 def vlan_tag_by_hand():
     """A-25: a tagged datagram is accepted if its ICRC excludes the tag, and dropped otherwise."""
-    with vlan() as ((local, _), (remote, _)):
+    with vlan(bed, ADDRESSES) as ((local, _), (remote, _)):
         pd, cq = remote.pd(), remote.cq()
         memory = remote.memory(pd, 4096)
         qp = remote.qp("ud", pd, cq)
@@ -159,7 +86,7 @@ def vlan_tag_by_hand():
         wire = TaggedWire()
         try:
             right = maker.frame(transport)
-            tag = struct.pack(">HH", _ETH_P_8021Q, VLAN)
+            tag = struct.pack(">HH", ETH_P_8021Q, VLAN)
             wrong = right[:-4] + packets.icrc(right[14:34], right[34:42], transport + tag)
             wire.put(wrong)
             equal("completions", remote.poll(cq, 1, QUIET), [])
