@@ -202,8 +202,8 @@ impl PageWait {
         }
     }
 
-    /// Continues advice with the absent part of its range after another part was brought in. Returns
-    /// whether there is an absent part. A half of a queue pair repeats its access instead.
+    /// Continues advice with the absent part of its range after another part was brought in.
+    /// Returns whether there is an absent part. A half of a queue pair repeats its access instead.
     fn proceed(&self, absent: &Absent) -> bool {
         let rest = absent.rest().filter(|_| self.qpn == ADVICE);
         let proceeds = rest.is_some();

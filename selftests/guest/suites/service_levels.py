@@ -83,7 +83,7 @@ def queueing_discipline():
                 connect(*sides, 1024, random.Random(sl), address={"sl": sl})
                 before = packets_of(run)
                 batch = Batch(random.Random(sl), *sides)
-                for _ in range(50):
+                for _ in range(30):
                     batch.add(sides[0], "write", 4096)
                 batch.run()
                 new = {name: count - before[name] for name, count in packets_of(run).items()}
