@@ -40,6 +40,29 @@ pub enum Status {
     General = 21,
 }
 
+impl Status {
+    /// Returns the name: that in `enum ibv_wc_status` without `IBV_WC_`.
+    pub const fn name(self) -> &'static core::ffi::CStr {
+        match self {
+            Self::Success => c"SUCCESS",
+            Self::LocLen => c"LOC_LEN_ERR",
+            Self::LocQpOp => c"LOC_QP_OP_ERR",
+            Self::LocProt => c"LOC_PROT_ERR",
+            Self::WrFlush => c"WR_FLUSH_ERR",
+            Self::MwBind => c"MW_BIND_ERR",
+            Self::BadResp => c"BAD_RESP_ERR",
+            Self::LocAccess => c"LOC_ACCESS_ERR",
+            Self::RemInvReq => c"REM_INV_REQ_ERR",
+            Self::RemAccess => c"REM_ACCESS_ERR",
+            Self::RemOp => c"REM_OP_ERR",
+            Self::RetryExc => c"RETRY_EXC_ERR",
+            Self::RnrRetryExc => c"RNR_RETRY_EXC_ERR",
+            Self::Fatal => c"FATAL_ERR",
+            Self::General => c"GENERAL_ERR",
+        }
+    }
+}
+
 /// Reason for the failure of a driver's action on memory or keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

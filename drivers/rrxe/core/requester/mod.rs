@@ -17,6 +17,7 @@ mod request;
 mod response;
 mod rtt;
 mod scoreboard;
+mod status;
 mod transmit;
 
 pub use crate::congestion::{MAX_WINDOW, WINDOW};
@@ -25,6 +26,7 @@ pub use request::{
     Destination, DriverPart, Fence, Remote, SendCompletion, SendExt, SendOp, SendSlot, SlotProgress,
 };
 pub use rtt::MIN_PTO;
+pub use status::{RequesterStatus, SendLimit};
 
 use crate::congestion::{self, Congestion, CongestionControl};
 use crate::gap::GapDetector;

@@ -131,6 +131,11 @@ impl Rtt {
         self.estimate().srtt
     }
 
+    /// Returns the mean deviation of the round-trip time.
+    pub(super) fn rttvar(&self) -> Span {
+        self.estimate().rttvar
+    }
+
     /// Returns the longest expected time to the response to a packet, or to a repair: the mean plus
     /// four deviations, and at least `min`. Without a sample it is [`INITIAL_PTO`].
     pub(super) fn rto(&self, repair: bool, min: Span) -> Span {

@@ -266,7 +266,7 @@ impl<C: CongestionControl> Requester<C> {
 
     /// Returns the number of request packets sent and not acknowledged.
     #[inline]
-    fn in_flight(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u32 {
         let outstanding = self.psn.next.since(self.psn.una);
         outstanding.saturating_sub(self.psn.responses)
     }

@@ -10,6 +10,7 @@ mod invariants;
 mod message;
 mod receive;
 mod resources;
+mod status;
 mod transmit;
 
 use crate::congestion::{self, RateLimiter};
@@ -24,6 +25,7 @@ use transmit::AckPolicy;
 
 pub use receive::GRH_LEN;
 pub use resources::Resource;
+pub use status::RecvLimit;
 
 /// Maximum number of READs and atomics that can be replayed: the largest `max_dest_rd_atomic`.
 pub const MAX_RESOURCES: usize = 128;

@@ -12,6 +12,7 @@ mod responses;
 mod retries;
 mod sending;
 mod states;
+mod status;
 mod strict;
 mod window;
 
