@@ -13,6 +13,7 @@
 //! [`include/rdma/rdma_netlink.h`](srctree/include/rdma/rdma_netlink.h).
 
 pub mod attr;
+pub mod details;
 pub mod device;
 pub mod event;
 #[cfg(any(CONFIG_KUNIT = "y", clippy))]
@@ -25,6 +26,7 @@ pub mod roce;
 pub mod udata;
 pub mod wr;
 
+pub use details::Details;
 pub use device::{Device, LinkRegistration};
 #[cfg(CONFIG_KUNIT = "y")]
 pub use event::TestQp;

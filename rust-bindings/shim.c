@@ -243,6 +243,23 @@ SHIM void shim_xa_release(struct xarray *xa, unsigned long index)
 	xa_release(xa, index);
 }
 
+/* Netlink messages. */
+
+SHIM struct nlattr *shim_nla_nest_start(struct sk_buff *message, int kind)
+{
+	return nla_nest_start_noflag(message, kind);
+}
+
+SHIM void shim_nla_nest_end(struct sk_buff *message, struct nlattr *nest)
+{
+	nla_nest_end(message, nest);
+}
+
+SHIM void shim_nla_nest_cancel(struct sk_buff *message, struct nlattr *nest)
+{
+	nla_nest_cancel(message, nest);
+}
+
 /* struct net, struct net_device. */
 
 SHIM void shim_dev_hold(struct net_device *dev)

@@ -4,6 +4,7 @@
 
 use super::{
     attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
+    details::Details,
     device::{Device, LinkOps, LinkRequest},
     event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
@@ -374,6 +375,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Returns all attributes of a queue pair, its capabilities, and whether it signals every work
     /// request.
     fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool);
+    /// Adds the details of a queue pair that `rdma resource show qp -dd` prints.
+    fn describe_qp(_qp: &Self::Qp, _details: &mut Details<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
     /// Attaches a datagram queue pair to a multicast group, given by its GID.
     fn attach_mcast(_qp: &Self::Qp, _gid: &[u8; 16]) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)

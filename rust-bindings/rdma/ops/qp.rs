@@ -6,6 +6,7 @@ use super::Ops;
 use crate::{
     raw,
     rdma::{
+        details::Details,
         device::Device,
         object::{errno, Driver, Pd, Qp},
         qp::{QpAttr, QpAttrMask, QpInit},
@@ -98,6 +99,20 @@ impl<D: Driver> Ops<D> {
             init.write(init_attr);
         }
         0
+    }
+
+    pub(super) unsafe extern "C" fn fill_res_qp_entry(
+        message: *mut raw::sk_buff,
+        ib: *mut raw::ib_qp,
+    ) -> c_int {
+        // SAFETY: `fill_res_qp_entry_query()` (nldev.c) passes its message, and a queue pair that
+        // is live, because nldev holds a reference to its entry of restrack.
+        from_result(|| unsafe {
+            Details::fill(message, |details| {
+                D::describe_qp(Qp::<D>::data(ib), details)
+            })
+            .map(|()| 0)
+        })
     }
 
     pub(super) unsafe extern "C" fn attach_mcast(
