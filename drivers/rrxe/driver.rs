@@ -41,7 +41,7 @@ use linux_rdma::{
         memory::{DeviceRange, KernelMemory, HAS_ON_DEMAND_PAGING},
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Device, Driver, Mad, MrAdvice, MrChange, NewGid, QpTarget,
+        AddressInfo, CqTarget, Details, Device, Driver, Mad, MrAdvice, MrChange, NewGid, QpTarget,
         SrqTarget, Udata, UserMemory, XrcSrq,
     },
 };
@@ -356,6 +356,10 @@ impl Driver for Rrxe {
 
     fn query_qp(qp: &Self::Qp) -> (QpAttr, QpCap, bool) {
         qp::modify::query(qp)
+    }
+
+    fn describe_qp(qp: &Self::Qp, details: &mut Details<'_>) -> Result {
+        qp.qp.describe(details)
     }
 
     fn attach_mcast(qp: &Self::Qp, gid: &[u8; 16]) -> Result {

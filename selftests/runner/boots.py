@@ -127,6 +127,7 @@ BOOTS = (
     Boot("bad-input", "bad_input", together="hostile"),
     Boot("bad-packets", "bad_packets", together="hostile"),
     Boot("statements", "statements", together="hostile"),
+    Boot("details", "details", together="hostile", port=True),
     Boot("conformance", "conformance", hosts=1, debug=False, scripts=True, cpus=1, icount=True),
     Boot("congestion", "congestion", debug=False, together="traffic", leaks=False),
     # After the suites that count violations: it saturates the counters.

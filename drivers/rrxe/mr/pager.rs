@@ -186,6 +186,11 @@ impl PageWait {
         Fault::Protection
     }
 
+    /// Returns whether the half waits for a page.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(&*lock_bh(&self.state), State::Pages(_))
+    }
+
     /// Ends the wait: the half is reset.
     pub(crate) fn cancel(&self) {
         let before = core::mem::take(&mut *lock_bh(&self.state));

@@ -11,6 +11,7 @@
 
 mod cnp;
 pub(crate) mod create;
+mod details;
 mod loopback;
 mod moderation;
 pub(crate) mod modify;

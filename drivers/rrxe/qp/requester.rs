@@ -62,6 +62,10 @@ pub(crate) struct SendSide {
     moderation: DoorbellModeration,
     /// How it waits for absent pages.
     pub(super) page_wait: Arc<PageWait>,
+    /// The counts since the queue pair was created.
+    pub(super) totals: RequesterCounters,
+    /// Status of the last work request that has failed, since the last reset.
+    pub(super) last_error: Option<Status>,
 }
 
 /// An array for each slot of a send queue.
@@ -133,6 +137,8 @@ impl SendSide {
             reorder_buffer: ReorderBuffer::new(device),
             moderation: DoorbellModeration::default(),
             page_wait,
+            totals: RequesterCounters::default(),
+            last_error: None,
         });
         Ok(side.chain(move |side| {
             side.requester.src_qpn = number;
@@ -234,6 +240,7 @@ impl SendSide {
         self.moderation = DoorbellModeration::default();
         self.tx = TxState::default();
         self.notify_drained = false;
+        self.last_error = None;
         if let Some(consumer) = &mut self.consumer {
             consumer.discard();
         }
@@ -275,6 +282,7 @@ impl SendSide {
             transmitter: Transmitter::new(ctx.tx(), tx),
             completions,
             page_wait: &self.page_wait,
+            last_error: &mut self.last_error,
         };
         if let Some(batch) = batch {
             let transport = env.transmitter.open_batch(batch, || {
@@ -329,6 +337,7 @@ impl Half for SendSide {
         }
         let new = take(&mut self.requester.counters);
         qp.with_counters(|counters| counters.requester(&new));
+        self.totals.add(&new);
         if new.bad_pkeys != 0 {
             qp.device.count_bad_pkeys(new.bad_pkeys.get());
         }
@@ -469,6 +478,7 @@ pub(crate) struct Env<'a> {
     transmitter: Transmitter<'a, Qp>,
     completions: &'a mut PendingCompletions,
     page_wait: &'a Arc<PageWait>,
+    last_error: &'a mut Option<Status>,
 }
 
 /// Access to the data of a queue pair's work requests.
@@ -605,7 +615,10 @@ impl RequesterEnv for Env<'_> {
         match completion.status {
             Status::Success => {}
             Status::WrFlush => qp.count(Counter::RequesterFlushes),
-            _ => qp.count(Counter::RequesterErrors),
+            error => {
+                *self.last_error = Some(error);
+                qp.count(Counter::RequesterErrors);
+            }
         }
         if !completion.report() {
             return;

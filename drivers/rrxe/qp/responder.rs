@@ -61,6 +61,8 @@ pub(crate) struct RecvSide {
     pub(super) page_wait: Arc<PageWait>,
     /// End of the last WRITE or READ of the peer, as an address.
     message_end: u64,
+    /// The counts since the queue pair was created.
+    pub(super) totals: ResponderCounters,
 }
 
 /// The receive work request that the responder works on.
@@ -116,6 +118,7 @@ impl RecvSide {
             tx: TxState::default(),
             guesses: Guesses::default(),
             reorder_buffer: ReorderBuffer::new(device),
+            totals: ResponderCounters::default(),
         }))
     }
 
@@ -216,6 +219,7 @@ impl Half for RecvSide {
         if self.responder.counters != ResponderCounters::default() {
             let new = take(&mut self.responder.counters);
             qp.with_counters(|counters| counters.responder(&new));
+            self.totals.add(&new);
         }
     }
 

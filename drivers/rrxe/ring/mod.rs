@@ -299,6 +299,16 @@ impl Consumer {
         !self.broken && self.ring.producer() != self.fetched
     }
 
+    /// Returns the number of entries that the producer has posted and the driver has not fetched; 0
+    /// if the producer counter is impossible.
+    pub(crate) fn backlog(&self) -> u32 {
+        let waiting = self
+            .ring
+            .producer()
+            .checked_since(self.fetched, self.ring.capacity);
+        waiting.filter(|_| !self.broken).unwrap_or(0)
+    }
+
     /// Returns the counter of the next entry, and the number of entries that can be fetched.
     /// Returns `EINVAL` if the producer counter is or was impossible.
     pub(crate) fn waiting(&mut self) -> Result<(RingCounter, u32)> {

@@ -138,6 +138,17 @@ impl<W: Waiter> LocalShare<W> {
         self.packets.load(Relaxed) != 0 || self.waits.load(Relaxed) != 0
     }
 
+    /// Returns the number of packets of the queue pair that are queued.
+    pub(crate) fn len(&self) -> u32 {
+        // Packets may leave before they are counted.
+        self.packets.load(Relaxed).max(0).unsigned_abs()
+    }
+
+    /// Returns whether the queue pair waits for space.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.waits.load(Relaxed) != 0
+    }
+
     /// Lets the queue pair send before those that wait.
     pub(crate) fn admit(&self) {
         self.waits.store(0, Relaxed);
