@@ -45,6 +45,13 @@ TESTS = {
     "atomic_cap": ("statements/atomics-of-several",),
     "completion_timestamp_mask": ("statements/completion-times",),
     "hca_core_clock": ("statements/completion-times",),
+    "max_dm_size": ("device-memory/limit", "device-memory/many"),
+    # SUPPORT and SUPPORT_IMPLICIT.
+    "odp_caps.general_caps": ("paging/untouched", "paging/whole-address-space"),
+    "odp_caps.rc_odp_caps": ("paging/cold", "paging/anything"),
+    "odp_caps.uc_odp_caps": ("paging/unreliable",),
+    "odp_caps.ud_odp_caps": ("paging/unreliable",),
+    "odp_caps.xrc_odp_caps": ("xrc/on-demand",),
     "CM_SUP": ("rdmacm/rping-200",),
     "IP_BASED_GIDS": ("link/gid-of-address",),
 }

@@ -91,6 +91,27 @@ def disturbed():
             host.machine.run("swapoff -a")
 
 
+@case(each={"uc": "uc", "ud": "ud"})
+def unreliable(kind):
+    """SENDs from absent memory arrive, if the memory of the receive is present."""
+    with Paged(bench, kind=kind) as t:
+        end, ours = t.remote.end, t.remote
+        end.advise(ours.pd, [[t.theirs["address"], t.theirs["size"], t.theirs["lkey"]]], "prefetch-write")
+        header, more = 0, {}
+        if kind == "ud":
+            header = 40
+            more = {"ah": t.local.end.ah(t.local.pd, ours.info["gid"]), "qpn": ours.qp["qpn"]}
+        for _ in range(5):
+            region = t.pages(2, t.local)
+            t.receive()
+            t.send("send", sge=[[region["address"], 64, region["lkey"]]], **more)
+            t.sent("SUCCESS")
+            t.received("SUCCESS")
+            found = end.accept(t.theirs["id"], [[4096, header + 64]], header + 64)
+            equal("the message", found[2 * header :], "00" * 64)
+            t.local.end.drop(region["id"])
+
+
 @case()
 def untouched():
     """Memory that the process has never touched: READ finds zeros, WRITE finds its place."""

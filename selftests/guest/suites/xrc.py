@@ -14,7 +14,7 @@ import data_cases
 import harness
 import testbed
 from counted import read
-from harness import case, equal, require, wait_until
+from harness import Skip, case, equal, require, wait_until
 from libibverbs import Verbs
 from trial import QUIET, refused
 
@@ -40,26 +40,31 @@ ends = data_cases.Ends(_make)
 class Connection:
     """A sender, and a receiver with two shared receive queues in one XRC domain.
 
-    Each queue has a protection domain, a region and a completion queue of its own.
+    Each queue has a protection domain, a region and a completion queue of its own. `flags` are
+    further access flags of the regions.
     """
 
-    def __init__(self, **rts):
+    def __init__(self, flags=(), **rts):
+        self._flags = flags
         self._rts = rts
         self._seed = 0
 
     def __enter__(self):
+        import endpoint  # only a guest has verbs
+
         (self.end, self.info), (self.remote, _) = ends.get()
         end, remote = self.end, self.remote
+        access = endpoint.ALL_ACCESS + self._flags
         end.async_events()
         self.xrcd = end.xrcd()
         self.pds, self.regions, self.cqs, self.srqs = [], [], [], []
         for index in range(2):
             self.pds.append(end.pd())
-            self.regions.append(end.memory(self.pds[index], SLOTS * SLOT, seed=10 + index))
+            self.regions.append(end.memory(self.pds[index], SLOTS * SLOT, access, seed=10 + index))
             self.cqs.append(end.cq(256))
             self.srqs.append(end.xrc_srq(self.pds[index], self.xrcd, self.cqs[index]))
         self.remote_pd = remote.pd()
-        self.source = remote.memory(self.remote_pd, SLOTS * SLOT, seed=20)
+        self.source = remote.memory(self.remote_pd, SLOTS * SLOT, access, seed=20)
         self.send_cq = remote.cq(256)
         self.sender = remote.xrc_qp(self.remote_pd, self.send_cq)
         self.target = end.xrc_qp(xrcd=self.xrcd)
@@ -175,6 +180,26 @@ def traffic():
             index = rng.randrange(2)
             c.arrives(index, next_number[index], length)
             next_number[index] += 1
+
+
+@case()
+def on_demand():
+    """The memory of both ends is paged on demand, and absent at first."""
+    if bed.here.driver != "rrxe":
+        raise Skip("tests what rrxe claims")
+    with Connection(flags=("on-demand",)) as c:
+        for index in range(2):
+            c.post(index, *range(4))
+            for number, length in enumerate((0, 1, MTU + 1, 5000)):
+                c.arrives(index, number, length)
+            region = c.regions[index]["id"]
+            seed = c.send(index, 5000, "write", at=SLOT * 30)
+            c.sent()
+            c.end.expect(region, [[SLOT * 30, 5000]], seed, 5000)
+            c.end.put(region, [[SLOT * 40, 6000]], 77)
+            c.send(index, 6000, "read", at=SLOT * 40)
+            c.sent()
+            c.remote.expect(c.source["id"], [[0, 6000]], 77, 6000)
 
 
 @case()
