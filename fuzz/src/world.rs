@@ -3,7 +3,7 @@
 //! The environment of the core's responder: a memory region, receive work requests, a wire. It
 //! panics if the core makes a call that the contract forbids.
 
-use crate::script::{Fed, Script};
+use crate::script::{Fed, Script, Service};
 use rrxe_core::{
     AtomicOp, DomainId, Fault, Flush, Payload, RecvCompletion, RemoteAccess, ResponderEnv,
     ResponderEvent, Status, TxError, TxPacket,
@@ -228,7 +228,12 @@ impl ResponderEnv for World {
     }
 
     fn write_recv(&mut self, offset: u32) -> Result<(), Fault> {
-        let packet = self.payload();
+        // The driver writes the GRH of a datagram even without a payload.
+        let packet = if self.class == Service::Ud.class() {
+            self.packet.expect("places without a packet")
+        } else {
+            self.payload()
+        };
         self.act()?;
         let receive = self.current.as_mut().expect("places into no receive");
         let at = offset as usize;
