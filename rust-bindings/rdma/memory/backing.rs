@@ -52,13 +52,18 @@ impl Revocation {
         Self(Atomic::new(ACCESSIBLE))
     }
 
-    /// Returns whether the memory may be accessed in this burst.
+    /// Returns [`Unavailable::Revoked`] if the memory may not be accessed in this burst.
     #[inline]
-    pub(super) fn allows(&self, _burst: &BurstGuard) -> bool {
-        self.0.load(Acquire) == ACCESSIBLE
+    pub(super) fn check(&self, _burst: &BurstGuard) -> Result<(), Unavailable> {
+        if self.is_accessible() {
+            Ok(())
+        } else {
+            Err(Unavailable::Revoked)
+        }
     }
 
     /// Returns whether the memory is not revoked yet.
+    #[inline]
     pub(super) fn is_accessible(&self) -> bool {
         self.0.load(Acquire) == ACCESSIBLE
     }

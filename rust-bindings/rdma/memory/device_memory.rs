@@ -105,9 +105,7 @@ impl Backing for DeviceRange {
         offset: u64,
         _len: u64,
     ) -> Result<(MappedMemory<'a>, u64), Unavailable> {
-        if !self.revocation.allows(burst) {
-            return Err(Unavailable::Revoked);
-        }
+        self.revocation.check(burst)?;
         // INVARIANT: The pages exist as long as `self`.
         let memory = MappedMemory(Place::Pages(&self.memory.table));
         // The offset is inside the region, and so inside the range.

@@ -29,9 +29,7 @@ impl Backing for KernelMemory {
         offset: u64,
         len: u64,
     ) -> Result<(MappedMemory<'a>, u64), Unavailable> {
-        if !self.0.allows(burst) {
-            return Err(Unavailable::Revoked);
-        }
+        self.0.check(burst)?;
         // INVARIANT: The caller guarantees that the bytes stay valid while the access exists.
         Ok((MappedMemory(Place::Contiguous(offset as usize, len)), 0))
     }

@@ -469,9 +469,7 @@ impl Backing for OnDemand {
         offset: u64,
         _len: u64,
     ) -> Result<(MappedMemory<'a>, u64), Unavailable> {
-        if !self.revocation.allows(burst) {
-            return Err(Unavailable::Revoked);
-        }
+        self.revocation.check(burst)?;
         // INVARIANT: A page that is looked up in this burst stays at its place until the burst
         // ends, because `invalidate` waits for it.
         Ok((MappedMemory(Place::OnDemand(self)), offset))

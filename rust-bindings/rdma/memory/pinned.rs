@@ -182,8 +182,8 @@ impl Pinned {
     pub fn map<'a>(&'a self, burst: &'a BurstGuard) -> Option<MappedMemory<'a>> {
         // INVARIANT: The memory is pinned. The owner revokes it before it unpins it, which waits
         // for all bursts in which access was allowed.
-        let allowed = self.revocation.allows(burst);
-        allowed.then_some(MappedMemory(Place::Pages(&self.table)))
+        self.revocation.check(burst).ok()?;
+        Some(MappedMemory(Place::Pages(&self.table)))
     }
 }
 

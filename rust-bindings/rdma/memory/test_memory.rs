@@ -42,9 +42,7 @@ impl Backing for TestMemory {
         offset: u64,
         _len: u64,
     ) -> Result<(MappedMemory<'a>, u64), Unavailable> {
-        if !self.revocation.allows(burst) {
-            return Err(Unavailable::Revoked);
-        }
+        self.revocation.check(burst)?;
         if self.present.load(Acquire) == 0 {
             return Err(Unavailable::NotPresent);
         }
