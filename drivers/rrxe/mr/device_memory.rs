@@ -161,9 +161,13 @@ impl Allocations {
     fn allocate(&self, len: usize) -> Result<(u64, Arc<DeviceMemory>)> {
         let key = self.list.lock().reserve(len.div_ceil(PAGE_SIZE))?;
         let memory = DeviceMemory::new(len).inspect_err(|_| self.free(key))?;
-        if let Some(entry) = self.list.lock().entry(key) {
+        let mut list = self.list.lock();
+        let entry = list.entry(key);
+        debug_assert!(entry.is_some(), "memory is freed while it is allocated");
+        if let Some(entry) = entry {
             entry.memory = Some(memory.clone());
         }
+        drop(list);
         Ok((key, memory))
     }
 
@@ -175,7 +179,12 @@ impl Allocations {
     /// Notes that a program has freed a memory.
     fn free(&self, key: u64) {
         let mut list = self.list.lock();
-        if let Some(entry) = list.entry(key) {
+        let entry = list.entry(key);
+        debug_assert!(
+            entry.as_ref().is_some_and(|entry| !entry.is_freed),
+            "memory is freed twice"
+        );
+        if let Some(entry) = entry {
             entry.is_freed = true;
         }
         list.sweep();
@@ -197,8 +206,7 @@ impl DmHandle {
     /// # Errors
     ///
     /// `EINVAL`: no bytes. `ENOMEM`: the limit of the device, or of the host's memory. `EDQUOT`:
-    /// the user's share.
-    /// `EOPNOTSUPP`: an alignment beyond that of pages.
+    /// the user's share. `EOPNOTSUPP`: an alignment beyond that of pages.
     pub(crate) fn new(
         memories: &Arc<Memories>,
         handle: u32,
