@@ -1330,6 +1330,15 @@ class Apart(Peer):
         if reply is None or "error" in reply:
             raise RuntimeError(f"the call apart: {reply}")
 
+    def stop(self):
+        """Stops the process, and waits until it is stopped."""
+        os.kill(self._child, signal.SIGSTOP)
+        os.waitpid(self._child, os.WUNTRACED)
+
+    def go_on(self):
+        """Continues the process."""
+        os.kill(self._child, signal.SIGCONT)
+
     def die(self):
         """Kills the process by kill -9, and waits until the kernel has released its resources."""
         super().die()

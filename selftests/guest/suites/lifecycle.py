@@ -361,6 +361,43 @@ def page_never_present(end):
             testbed.bring_up(here)
 
 
+@case()
+def page_of_a_stopped_program():
+    """While a program is stopped, its present pages are served, and none comes in."""
+    if driver() != "rrxe":
+        raise Skip("the other driver has no such pages")
+    import endpoint  # only a guest has verbs
+
+    with fresh() as here:
+        program = endpoint.Apart()
+        end = endpoint.Endpoint()
+        left, right = (Side(one, one.open(here.device, here.address, here.driver), "rc", False) for one in (end, program))
+        connect(left, right, 1024, random.Random(1), timeout=0)
+        address = program.map(64 * 4096)
+        region = program.over(right.pd, address, 64 * 4096)
+
+        def write(number, page):
+            request = {"id": number, "op": "write", "sge": [[left.small["address"], 64, left.small["lkey"]]]}
+            end.post_send(left.qp["id"], [request | {"rkey": region["rkey"], "raddr": address + page * 4096}])
+
+        def statuses(seconds):
+            return [wc["status"] for wc in end.poll(left.send_cq, 1, seconds * harness.slowness())]
+
+        write(1, 0)
+        equal("the first page", statuses(30), ["SUCCESS"])
+        program.stop()
+        write(2, 0)
+        equal("a present page", statuses(30), ["SUCCESS"])
+        # The first access has brought in the page alone.
+        write(3, 63)
+        equal("an absent page", statuses(2), [])
+        program.go_on()
+        equal("the page afterwards", statuses(30), ["SUCCESS"])
+        end.leave()
+        program.die()
+        settled(here.machine, "the program")
+
+
 @case(timeout=300)
 def namespace_deleted():
     """A namespace is deleted with its device and the traffic on it."""
