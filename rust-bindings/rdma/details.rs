@@ -9,8 +9,11 @@ use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{error::to_result, prelude::*, str::CStrExt};
 
 /// A table of names and values in a netlink message.
+///
+/// # Invariants
+///
+/// `message` is a message with an open nest of `RDMA_NLDEV_ATTR_DRIVER`, which nothing else uses.
 pub struct Details<'a> {
-    /// Invariant: a message with an open nest of `RDMA_NLDEV_ATTR_DRIVER`.
     message: NonNull<raw::sk_buff>,
     _message: PhantomData<&'a mut ()>,
 }
@@ -20,7 +23,8 @@ impl Details<'_> {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`: the message is full, and has no table. Those of `fill`.
+    /// `EMSGSIZE`: the message is full. An error of `fill` is returned, too. After either, the
+    /// message has no table.
     ///
     /// # Safety
     ///
