@@ -61,6 +61,22 @@ def working():
 
 
 @case()
+def many():
+    """The tool shows each of 256 queue pairs, whose details take many messages of netlink."""
+    need_rrxe()
+    with Trial(bench) as t:
+        end, cq = t.local.end, t.local.send_cq
+        made = [end.qp("rc", t.local.pd, cq, send_wr=1, recv_wr=1) for _ in range(256)]
+        for qp in made:
+            # Before that, it has no port.
+            end.to_init(qp["id"])
+        found = json.loads(bed.here.machine.run(f"rdma -j -dd resource show qp link {bed.here.device}/1"))
+        limits = {one["lqpn"]: one["drv_sq_limited_by"] for one in found if "drv_sq_limited_by" in one}
+        equal("limits", [limits.get(qp["qpn"]) for qp in made], ["not-ready"] * 256)
+        end.drop(*(qp["id"] for qp in made))
+
+
+@case()
 def no_receive():
     """The peer has posted no receive: both ends say so."""
     need_rrxe()
