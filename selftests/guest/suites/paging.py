@@ -71,7 +71,8 @@ def anything(mtu):
 def disturbed():
     """Random operations while pages go to swap space, are copied by fork and moved by compaction.
 
-    User Mode Linux loses the contents of pages in swap space, also without this driver.
+    User Mode Linux loses the contents of pages in swap space, and writes to pages that move, also
+    without this driver.
     """
     if not debug_kernel():
         for host in (bed.here, bed.peer):
