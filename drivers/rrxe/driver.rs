@@ -260,9 +260,13 @@ impl Driver for Rrxe {
         let poller = Poller::new(cmd.poll_idle_us, &device.data().core.config)?;
         let pager = PagerOwner::new(device.data().qps.tables.qps.clone())?;
         udata.write(&abi::AllocUcontextResp {
-            features: abi::FEATURE_EVENT_LIMIT | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
+            features: abi::FEATURE_EVENT_LIMIT
+                | abi::FEATURE_NULL_KEY
+                | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
             max_inline: limits::MAX_INLINE,
             max_sge: limits::MAX_SGE,
+            null_key: device.data().core.tables.null_key,
+            reserved: 0,
         })?;
         Ok(Context {
             poller,

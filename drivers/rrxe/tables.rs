@@ -7,7 +7,7 @@
 
 use crate::{
     limits,
-    mr::MrTable,
+    mr::{Mr, MrTable},
     number_table::NumberTable,
     quota::Quotas,
     verbs::{address_handle::AddressHandles, srq::Srq},
@@ -18,6 +18,8 @@ use linux_rdma::sync::SoftirqBudget;
 /// The tables of all devices, and the quotas of all objects.
 pub(crate) struct Tables {
     pub(crate) mrs: Arc<MrTable>,
+    /// Key of the null region in `mrs`.
+    pub(crate) null_key: u32,
     pub(crate) addresses: Arc<AddressHandles>,
     /// Shared receive queues for XRC.
     pub(crate) srqs: Arc<NumberTable<Srq>>,
@@ -28,9 +30,13 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let mrs = NumberTable::new(limits::MAX_MR + limits::MAX_MW);
+        // One more than users can create, for the null region.
+        let mrs = NumberTable::new(limits::MAX_MR + limits::MAX_MW + 1);
+        let mrs = Arc::pin_init(mrs, GFP_KERNEL)?;
+        let null_key = Mr::add_null(&mrs)?;
         let tables = Self {
-            mrs: Arc::pin_init(mrs, GFP_KERNEL)?,
+            mrs,
+            null_key,
             addresses: Arc::pin_init(AddressHandles::new(), GFP_KERNEL)?,
             srqs: Arc::pin_init(NumberTable::new(limits::MAX_SRQ), GFP_KERNEL)?,
             quotas: Quotas::new()?,

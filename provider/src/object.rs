@@ -5,10 +5,11 @@
 //!
 //! An object is an [`Owned`] whose first member is the part that libibverbs and the program see.
 
+use crate::abi;
 use crate::dm::DmUse;
 use crate::ffi::command;
 use crate::ffi::driver::*;
-use crate::ffi::os;
+use crate::ffi::os::{self, EOPNOTSUPP};
 use crate::ffi::ptr::{Foreign, Ptr, Public};
 use crate::ffi::verbs::*;
 use crate::memory::Owned;
@@ -56,7 +57,7 @@ macro_rules! destroying {
 }
 
 destroying! {
-    fn dereg_mr(VerbsMr) = ibv_cmd_dereg_mr;
+    fn dereg_mr(VerbsMr) = dereg_unless_null;
     fn dealloc_mw(IbvMw) = ibv_cmd_dealloc_mw;
     fn destroy_ah(IbvAh) = ibv_cmd_destroy_ah;
     fn destroy_cq(IbvCq) = ibv_cmd_destroy_cq;
@@ -119,6 +120,34 @@ pub(crate) extern "C" fn reg_mr(
     })
 }
 
+/// `ibv_alloc_null_mr`. Fails with `EOPNOTSUPP` if the kernel's driver is too old.
+///
+/// All programs use the kernel's null region. As for mlx5, the protection domain may be deallocated
+/// before the region.
+pub(crate) extern "C" fn alloc_null_mr(pd: Ptr<IbvPd>) -> *mut IbvMr {
+    create(|| {
+        let kernel = &pd.context().kernel;
+        if kernel.features & abi::FEATURE_NULL_KEY == 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let mut mr = Owned::new(Mr::new(None))?;
+        mr.verbs.mr_type = MR_TYPE_NULL;
+        mr.verbs.ibv_mr.context = Some(pd.context());
+        mr.verbs.ibv_mr.pd = Some(pd);
+        mr.verbs.ibv_mr.length = usize::MAX;
+        mr.verbs.ibv_mr.lkey = kernel.null_key;
+        Ok(mr)
+    })
+}
+
+/// Deregisters the kernel's part of a region. A null region has none.
+extern "C" fn dereg_unless_null(mr: Ptr<VerbsMr>) -> c_int {
+    if mr.verbs.mr_type == MR_TYPE_NULL {
+        return 0;
+    }
+    ibv_cmd_dereg_mr(mr)
+}
+
 /// `ibv_rereg_mr`. The region's keys change if its memory changes. The protection domain is null
 /// unless the flags change it.
 pub(crate) extern "C" fn rereg_mr(
@@ -137,4 +166,37 @@ pub(crate) extern "C" fn rereg_mr(
 /// Returns the result of a verb, which is 0 or an error number.
 pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Context;
+    use crate::domain::tests::pd;
+
+    #[test]
+    fn a_null_region_needs_a_kernel_that_has_one() {
+        let pd = pd();
+        let context = pd.context().as_ptr().cast::<Context>();
+        for (features, key) in [(abi::FEATURE_POLL, None), (abi::FEATURE_NULL_KEY, Some(7))] {
+            // SAFETY: the context of a test, which nothing else uses.
+            unsafe {
+                (*context).kernel.features = features;
+                (*context).kernel.null_key = 7;
+            }
+            let mr = alloc_null_mr(pd);
+            assert_eq!(mr.is_null(), key.is_none());
+            let Some(key) = key else {
+                assert_eq!(os::errno(), EOPNOTSUPP);
+                continue;
+            };
+            // SAFETY: `alloc_null_mr` has returned the region, which is used until it is freed.
+            unsafe {
+                assert_eq!(((*mr).lkey, (*mr).length), (key, usize::MAX));
+                assert_eq!((*mr).pd.map(Ptr::as_ptr), Some(pd.as_ptr()));
+                // The kernel has no such context, and is not asked.
+                assert_eq!(dereg_mr(Ptr::new(mr.cast())), 0);
+            }
+        }
+    }
 }

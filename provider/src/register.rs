@@ -87,6 +87,7 @@ operations! {
         Ptr<IbvContext>, *const IbvParentDomainInitAttr
     ) -> *mut IbvPd;
     reg_mr = object::reg_mr: fn(Ptr<IbvPd>, *mut c_void, usize, u64, c_int) -> *mut IbvMr;
+    alloc_null_mr = object::alloc_null_mr: fn(Ptr<IbvPd>) -> *mut IbvMr;
     rereg_mr = object::rereg_mr: fn(
         Ptr<VerbsMr>, c_int, Option<Ptr<IbvPd>>, *mut c_void, usize, c_int
     ) -> c_int;

@@ -8,6 +8,7 @@
 mod backing;
 mod device_memory;
 mod kernel_memory;
+mod null_memory;
 #[cfg(CONFIG_MMU_NOTIFIER)]
 mod on_demand;
 #[cfg(not(CONFIG_MMU_NOTIFIER))]
@@ -29,6 +30,7 @@ use pinned::PageTable;
 pub use backing::{Backing, Unavailable};
 pub use device_memory::{DeviceMemory, DeviceRange};
 pub use kernel_memory::{KernelMemory, KernelPages};
+pub use null_memory::NullMemory;
 pub use on_demand::{current_mm, OnDemand, Paging, WINDOW};
 pub use pinned::{PinOwner, Pinned, Umem};
 pub use shared::SharedMemory;
@@ -65,6 +67,7 @@ pub mod access {
 ///
 /// While this exists, the memory stays at its place in the direct map: it is pinned, or a kernel
 /// consumer guarantees it. A page of memory that is not pinned stays there from its look-up on.
+/// [`Place::Null`] has no memory.
 #[derive(Clone, Copy)]
 pub struct MappedMemory<'a>(Place<'a>);
 
@@ -77,12 +80,14 @@ enum Place<'a> {
     Contiguous(usize, u64),
     /// Pages that may be absent, and are looked up in each access.
     OnDemand(&'a OnDemand),
+    /// No memory: reads find zeroes, and writes are discarded.
+    Null,
 }
 
 impl<'a> MappedMemory<'a> {
     /// Returns the address of byte `offset`, and how many of the following `len` bytes are
-    /// contiguous. Returns `EFAULT` if the range extends past the end, or `EAGAIN` if the page is
-    /// absent or, to `write`, not writable now.
+    /// contiguous. Returns `EFAULT` if the range extends past the end or, to `write`, if there is no
+    /// memory, or `EAGAIN` if the page is absent or, to `write`, not writable now.
     #[inline]
     fn piece(&self, offset: u64, len: usize, write: bool) -> Result<(*mut u8, usize)> {
         match self.0 {
@@ -93,6 +98,11 @@ impl<'a> MappedMemory<'a> {
                 (end <= size).then_some((address, len)).ok_or(EFAULT)
             }
             Place::OnDemand(memory) => memory.piece(offset, len, write),
+            Place::Null if write => Err(EFAULT),
+            Place::Null => {
+                let (zeroes, n) = null_memory::zeroes(len);
+                Ok((zeroes.cast_mut(), n))
+            }
         }
     }
 
@@ -103,6 +113,7 @@ impl<'a> MappedMemory<'a> {
             Place::Pages(table) => (table.len, table.writable),
             Place::Contiguous(_, size) => (size, true),
             Place::OnDemand(memory) => memory.properties(),
+            Place::Null => (u64::MAX, true),
         }
     }
 
@@ -174,6 +185,9 @@ impl<'a> MappedMemory<'a> {
     /// Copies a fragment of a received packet to `offset`. Fails as [`MappedMemory::write`] does.
     #[inline]
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
+        if matches!(self.0, Place::Null) {
+            return Ok(());
+        }
         if !self.properties().1 {
             return Err(EFAULT);
         }
@@ -190,7 +204,7 @@ impl<'a> MappedMemory<'a> {
     ///
     /// # Errors
     ///
-    /// `EFAULT`: the word is not inside the memory, or is read-only. `EINVAL`: it is not naturally
+    /// `EFAULT`: the word is not inside the memory, or is read-only, or there is no memory. `EINVAL`: it is not naturally
     /// aligned. `EAGAIN`: it is absent.
     pub fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
         if !self.properties().1 {
@@ -240,6 +254,38 @@ mod tests {
             let written = second != 0;
             assert_eq!(written, writable);
         }
+        Ok(())
+    }
+
+    /// Memory without contents reads as zeroes, keeps no data, and has no word for an atomic
+    /// operation.
+    #[test]
+    fn memory_without_contents() -> Result {
+        let (memory, burst) = (NullMemory::new(), BurstGuard::enter());
+        // SAFETY: There is no key. The memory is not accessed by other means.
+        let access = unsafe { memory.access(&burst, 5, 3 * 4096) };
+        let (null, offset) = access.map_err(|_| EFAULT)?;
+        for (offset, len) in [(offset, 3 * 4096), (u64::MAX - 1, 1), (0, 0)] {
+            assert!(null.write(offset, &[1; 8]).is_ok());
+            let (mut bytes, mut zeroes) = (0, true);
+            null.fragments(offset, len, |fragment| {
+                let mut copy = [1u8; 4096];
+                let n = fragment.len().min(copy.len());
+                // SAFETY: The fragment is valid for reads of its length, and the array is private.
+                unsafe { shared_bytes::copy(copy.as_mut_ptr(), fragment.as_ptr(), n) };
+                bytes += fragment.len();
+                zeroes &= copy
+                    .get(..n)
+                    .is_some_and(|copy| copy.iter().all(|&b| b == 0));
+            })?;
+            assert_eq!((bytes, zeroes), (len, true));
+        }
+        assert_eq!(null.word(0).err(), Some(EFAULT));
+        assert_eq!(null.fragments(u64::MAX, 1, |_| {}).err(), Some(EFAULT));
+        drop(burst);
+        memory.revoke();
+        // SAFETY: As above.
+        assert!(unsafe { memory.access(&BurstGuard::enter(), 0, 1).is_err() });
         Ok(())
     }
 

@@ -46,8 +46,8 @@ use linux_rdma::{
     rdma::{
         advice,
         memory::{
-            access, Backing, DeviceRange, KernelMemory, KernelPages, OnDemand, Paging, PinOwner,
-            Umem,
+            access, Backing, DeviceRange, KernelMemory, KernelPages, NullMemory, OnDemand, Paging,
+            PinOwner, Umem,
         },
         wr::DataSegment,
         Device, MrAdvice, MrChange, UserMemory,
@@ -64,6 +64,9 @@ const SUPPORTED_ACCESS: u32 = REMOTE
     | access::FLUSH_GLOBAL
     | access::ON_DEMAND
     | access::HUGETLB;
+
+/// Value of [`Mr::pd`]: the region belongs to no protection domain, and all may use it.
+const ANY_DOMAIN: u64 = u64::MAX;
 
 /// Value of [`Mr::windows`]: the region is deregistered, and no window can be bound to it.
 const CLOSED: u32 = u32::MAX;
@@ -172,14 +175,8 @@ fn is_inside(iova: u64, length: u64, va: u64, end: u64) -> bool {
 }
 
 impl Mr {
-    fn register(
-        table: &Arc<MrTable>,
-        charge: Charge,
-        pd: PdId,
-        owner: Option<PinOwner>,
-        kind: Kind,
-        pages: Option<KernelPages>,
-    ) -> Result<NewMr> {
+    /// Creates a region or window, and reserves an index and a key for it.
+    fn new(table: &MrTable, pd: PdId, kind: Kind, pages: Option<KernelPages>) -> Result<Arc<Self>> {
         let (index, number) = table.reserve()?;
         let key = number << 8 | random::u32() & 0xff;
         let key_state = KeyState {
@@ -188,8 +185,8 @@ impl Mr {
             pages,
             ..KeyState::default()
         };
-        let mr = Arc::pin_init(
-            pin_init!(Mr {
+        Arc::pin_init(
+            pin_init!(Self {
                 index,
                 key,
                 pd: Atomic::new(pd.0),
@@ -199,7 +196,19 @@ impl Mr {
             }),
             GFP_KERNEL_ACCOUNT,
         )
-        .inspect_err(|_| table.release(index))?;
+        .inspect_err(|_| table.release(index))
+    }
+
+    fn register(
+        table: &Arc<MrTable>,
+        charge: Charge,
+        pd: PdId,
+        owner: Option<PinOwner>,
+        kind: Kind,
+        pages: Option<KernelPages>,
+    ) -> Result<NewMr> {
+        let mr = Self::new(table, pd, kind, pages)?;
+        let (index, key) = (mr.index, mr.key);
         // From here on, dropping the handle releases the index.
         let handle = MrHandle {
             table: table.clone(),
@@ -210,10 +219,26 @@ impl Mr {
         Ok((charge.of(handle), key))
     }
 
-    /// Returns whether it belongs to a protection domain.
+    /// Returns whether work requests of a protection domain may use it.
     #[inline]
     fn is_in(&self, pd: PdId) -> bool {
-        self.pd.load(Relaxed) == pd.0
+        let own = self.pd.load(Relaxed);
+        own == pd.0 || own == ANY_DOMAIN
+    }
+
+    /// Adds the null region to a table, which keeps it. Any program may use its key in the data
+    /// segments of work requests. Returns the key.
+    pub(crate) fn add_null(table: &MrTable) -> Result<u32> {
+        let kind = Kind::Registered(Registered {
+            access: Atomic::new(access::LOCAL_WRITE),
+            iova: 0,
+            length: u64::MAX,
+            memory: Memory::Null(NullMemory::new()),
+        });
+        let mr = Self::new(table, PdId(ANY_DOMAIN), kind, None)?;
+        let (index, key) = (mr.index, mr.key);
+        table.publish(index, mr)?;
+        Ok(key)
     }
 
     /// Returns the offset of `len` bytes in the memory of this region, which is `registered`, if it
@@ -453,7 +478,10 @@ impl MrHandle {
         let Kind::Registered(registered) = &self.mr.kind else {
             return Err(EINVAL);
         };
-        if matches!(registered.memory, Memory::Kernel(_) | Memory::Device(_)) {
+        if matches!(
+            registered.memory,
+            Memory::Kernel(_) | Memory::Device(_) | Memory::Null(_)
+        ) {
             return Err(EINVAL);
         }
         let old = registered.access.load(Relaxed);

@@ -342,6 +342,8 @@ pub const FEATURE_POLL: u64 = 1;
 /// [`AllocUcontextResp::features`]: [`RingHeader::events`] counts, and [`COUNTS_EVENTS`] limits the
 /// events of a completion queue.
 pub const FEATURE_EVENT_LIMIT: u64 = 2;
+/// [`AllocUcontextResp::features`]: [`AllocUcontextResp::null_key`] is valid.
+pub const FEATURE_NULL_KEY: u64 = 4;
 
 /// Driver part of GET_CONTEXT. A program that asks for nothing omits it: a kernel may not know it,
 /// and refuses anything but zero with `EOPNOTSUPP`.
@@ -365,6 +367,11 @@ pub struct AllocUcontextResp {
     pub max_inline: u32,
     /// Largest number of data segments of a work request.
     pub max_sge: u32,
+    /// Key of the null region, for data segments of any address and length. Reads find zeroes, and
+    /// data that is written is discarded.
+    pub null_key: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Location and size of a ring. Alone it is the driver part of CREATE_CQ, RESIZE_CQ, CREATE_SRQ,
@@ -450,7 +457,7 @@ const _: () = {
     assert!(size_of::<RecvWqe>() == 16);
     assert!(size_of::<Cqe>() == 64);
     assert!(size_of::<AllocUcontextCmd>() == 8);
-    assert!(size_of::<AllocUcontextResp>() == 16);
+    assert!(size_of::<AllocUcontextResp>() == 24);
     assert!(size_of::<RingSpec>() == 16);
     assert!(size_of::<CreateQpCmd>() == 32);
     assert!(size_of::<CreateAhResp>() == 8);

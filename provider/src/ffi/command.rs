@@ -155,7 +155,7 @@ structures! {
 
 // There is no padding before the driver's part.
 const _: () = {
-    assert!(size_of::<GetContext>() == 16 + 8 && size_of::<GetContextResp>() == 8 + 16);
+    assert!(size_of::<GetContext>() == 16 + 8 && size_of::<GetContextResp>() == 8 + 24);
     assert!(size_of::<CreateAhResp>() == 4 + 8);
 };
 

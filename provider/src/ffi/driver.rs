@@ -94,7 +94,9 @@ structures! {
     #[derive(Default)]
     struct VerbsMr (56) {
         @0 ibv_mr: IbvMr,
-        @48 unused_from_mr_type: [u32; 2],
+        /// `enum ibv_mr_type`.
+        @48 mr_type: u32,
+        @52 unused_access: u32,
     }
 
     struct VerbsDm (40) {
@@ -160,6 +162,8 @@ unsafe impl Public for IbvXrcd {
     type Object = VerbsXrcd;
 }
 
+/// `IBV_MR_TYPE_NULL_MR`.
+pub(crate) const MR_TYPE_NULL: u32 = 1;
 /// `VERBS_QP_EX` in [`VerbsQp::comp_mask`]: the `ibv_wr_*` functions in [`IbvQpEx`] are set.
 pub(crate) const VERBS_QP_EX: u32 = 1 << 1;
 

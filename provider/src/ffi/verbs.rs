@@ -103,7 +103,10 @@ structures! {
 
     #[derive(Default)]
     struct IbvMr (48) {
-        @0 unused: [u64; 4],
+        @0 context: Option<Ptr<IbvContext>>,
+        @8 pd: Option<Ptr<IbvPd>>,
+        @16 unused_addr: u64,
+        @24 length: usize,
         @32 unused_handle: u32,
         @36 lkey: u32,
         @40 unused_rkey: u64,

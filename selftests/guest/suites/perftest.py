@@ -135,13 +135,19 @@ def shared_receive_queue(server, client, program):
 
 
 # Between two drivers, the other one is not under test.
-PAGED = {} if len(roles()) > 1 else BANDWIDTH
+OURS = {} if len(roles()) > 1 else BANDWIDTH
 
 
-@case(timeout=240, debug=False, each={name[3:].replace("_", "-"): name for name in PAGED})
+@case(timeout=240, debug=False, each={name[3:].replace("_", "-"): name for name in OURS})
 def on_demand(program):
     """Buffers that are paged on demand."""
     perftest(bed.peer, bed.here, program, "--odp -q 2 -n 100 -s 65536", [65536])
+
+
+@case(timeout=240, debug=False, each={"write-bw": "ib_write_bw", "read-bw": "ib_read_bw"} if OURS else {})
+def null_region(program):
+    """Data segments in a null region. perftest never deregisters it."""
+    perftest(bed.peer, bed.here, program, "--use-null-mr -n 100 -s 65536", [65536])
 
 
 @both_roles(
