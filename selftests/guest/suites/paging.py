@@ -212,8 +212,8 @@ def unmapped_remotely(op):
     with Paged(bench) as t:
         region = t.pages(4)
         t.remote.end.unmap(region["address"] + PAGE, PAGE)
-        length = 8 if op == "fetch-add" else 64
-        t.send(op, rkey=region["rkey"], raddr=region["address"] + PAGE, sge=[t.segment(0, length)], compare=1)
+        length, operands = (8, {"compare": 1}) if op == "fetch-add" else (64, {})
+        t.send(op, rkey=region["rkey"], raddr=region["address"] + PAGE, sge=[t.segment(0, length)], **operands)
         t.sent("REM_ACCESS_ERR")
         t.states("error", "error")
         t.remote.end.drop(region["id"])
