@@ -35,8 +35,10 @@ pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 pub(crate) const MAX_SRQ: u32 = 1 << 20;
 /// Memory regions: keys have 24 bits of index.
 pub(crate) const MAX_MR: u32 = 1 << 22;
-/// Bytes of a memory region: the size of the user address space.
-pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
+/// Bytes of a memory region: the size of an x86-64 program's address space, which has 47 bits and
+/// lacks the last page (`task_size_max()`, arch/x86/include/asm/page_64.h). Larger address
+/// spaces hold such a region, too.
+pub(crate) const MAX_MR_SIZE: u64 = (1 << 47) - 4096;
 /// Bytes of device memory (`ibv_alloc_dm(3)`), which is memory of the host: more than the megabytes
 /// of hardware, and little enough to be of no concern if programs leave it unused.
 pub(crate) const MAX_DM_SIZE: u64 = 16 << 20;
