@@ -33,17 +33,17 @@ def group_of(task):
 
 
 @contextlib.contextmanager
-def control_group(*controllers, process=None):
+def control_group(*controllers, process=None, name="rrxe-tests"):
     """Moves a process, by default this one, to a new control group; yields the group's name.
 
-    The group has these controllers.
+    The group has these controllers. Groups that exist at the same time need different names.
     """
     missing = set(controllers) - set(read("cgroup.controllers").split())
     if missing:
         raise Skip(f"this kernel has no control groups for {', '.join(missing)}")
     if controllers:
         write("cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
-    process, name = process or os.getpid(), "rrxe-tests"
+    process = process or os.getpid()
     os.mkdir(f"{ROOT}/{name}")
     write(f"{name}/cgroup.procs", str(process))
     try:

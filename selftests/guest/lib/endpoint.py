@@ -24,6 +24,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
@@ -112,9 +113,14 @@ ACCESS |= {
 ADVICE = {"prefetch": 0, "prefetch-write": 1, "prefetch-no-fault": 2, "unknown": 77}
 ADVISE_FLUSH = 1
 
+HUGE_PAGE = 2 << 20
+
 # Numbers of mman.h, unistd_64.h and userfaultfd.h.
-MAP_FIXED, MADV_PAGEOUT = 0x10, 21
-USERFAULTFD, UFFDIO_API, UFFDIO_REGISTER = 323, 0xC018AA3F, 0xC020AA00
+MAP_FIXED, MREMAP_MAYMOVE, MREMAP_FIXED = 0x10, 1, 2
+MADV_DONTNEED, MADV_DONTFORK, MADV_DOFORK = 4, 10, 11
+MADV_PAGEOUT, MADV_COLLAPSE = 21, 25
+USERFAULTFD, UFFDIO_API, UFFDIO_REGISTER, UFFDIO_COPY = 323, 0xC018AA3F, 0xC020AA00, 0xC028AA03
+UFFD_EVENT_PAGEFAULT, UFFD_MESSAGE = 0x12, 32
 
 TYPES = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
 
@@ -265,6 +271,12 @@ class _Memory:
         shadow = (ctypes.c_char * size).from_buffer(self.shadow)
         return _libc.memcmp(ctypes.c_void_p(self.address), shadow, ctypes.c_size_t(size)) == 0
 
+    def contents(self, offset, size):
+        """Returns a copy of bytes of the memory."""
+        copy = ctypes.create_string_buffer(size)
+        ctypes.memmove(copy, self.address + offset, size)
+        return copy.raw
+
     def move(self, size, seed, flags, **change):
         """Moves the region to new memory. Returns the old memory and its shadow."""
         there, address = self._mapped(size, seed)
@@ -274,35 +286,108 @@ class _Memory:
         return left
 
 
+def _userfaultfd(address, length):
+    """Registers memory with a userfaultfd, which reports accesses to missing pages."""
+    fd = _libc.syscall(USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "userfaultfd")
+    fcntl.ioctl(fd, UFFDIO_API, struct.pack("QQQ", 0xAA, 0, 0))
+    fcntl.ioctl(fd, UFFDIO_REGISTER, struct.pack("QQQQ", address, length, 1, 0))
+    return fd
+
+
+class _Server(threading.Thread):
+    """Resolves the faults of missing pages of a region with the bytes of its shadow.
+
+    The thread needs Python's lock. So no other thread of this process may access a missing page
+    with the lock held: ctypes.memmove() and functions of `_libc` release it.
+    """
+
+    def __init__(self, value):
+        super().__init__(daemon=True)
+        self._value, self._size = value, len(value.map)
+        self._ends = threading.Event()
+        self._contents = None
+        self.served = 0
+        self.withdraw()
+        self._fd = _userfaultfd(value.address, self._size)
+
+    def withdraw(self):
+        """Takes all pages from the process. Faults are resolved with what the shadow is now."""
+        self._contents = ctypes.create_string_buffer(bytes(self._value.shadow), self._size)
+        if _libc.madvise(ctypes.c_void_p(self._value.address), ctypes.c_size_t(self._size), MADV_DONTNEED):
+            raise OSError(ctypes.get_errno(), "madvise")
+
+    def run(self):
+        while not self._ends.is_set():
+            if not _readable(self._fd, 0.1):
+                continue
+            message = os.read(self._fd, UFFD_MESSAGE)
+            if message[0] != UFFD_EVENT_PAGEFAULT:
+                continue
+            page = struct.unpack_from("Q", message, 16)[0] & ~4095
+            source = ctypes.addressof(self._contents) + page - self._value.address
+            # Two threads of the process may have waited for the page.
+            with contextlib.suppress(FileExistsError):
+                fcntl.ioctl(self._fd, UFFDIO_COPY, struct.pack("QQQQq", page, source, 4096, 0, 0))
+                self.served += 1
+
+    def stop(self):
+        """Ends the thread. Missing pages are zero from now on."""
+        self._ends.set()
+        self.join()
+        os.close(self._fd)
+
+
 class _Disturber(threading.Thread):
     """Takes pages from the process's page tables: to swap space, by fork, by compaction.
 
     The debug kernel compacts nothing. User Mode Linux changes the mappings of a process only when
     one of its threads returns to user mode (flush_tlb_page() in arch/um), so a thread that runs on
     another CPU meanwhile writes to the old place of a page that moves.
+
+    With `huge`, the thread collapses the memory to huge pages, and splits them again.
     """
 
-    def __init__(self, address, size):
+    def __init__(self, address, size, huge):
         super().__init__(daemon=True)
         self._range = ctypes.c_void_p(address), ctypes.c_size_t(size)
+        self._turn = self._collapse_and_split if huge else self._take
+        self._first = -(-address // HUGE_PAGE) * HUGE_PAGE
+        self._count = (address + size - self._first) // HUGE_PAGE
         self._ends = threading.Event()
         self._turns = 0
 
+    def _collapse_and_split(self):
+        for number in range(self._count):
+            page = self._first + number * HUGE_PAGE
+            failed = _libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
+            # Reclaim of a small page splits the huge one. A boundary of advice splits its mapping.
+            small = ctypes.c_void_p(page + self._turns % 512 * 4096), ctypes.c_size_t(4096)
+            for advice in (MADV_DONTFORK, MADV_DOFORK, MADV_PAGEOUT):
+                _libc.madvise(*small, advice)
+            self._turns += not failed
+        # As below.
+        time.sleep(0.05)
+
     def run(self):
         while not self._ends.is_set():
-            self._turns += 1
-            _libc.madvise(*self._range, MADV_PAGEOUT)
-            if self._turns % 4 == 1:
-                child = os.fork()
-                if child == 0:
-                    os._exit(0)
-                os.waitpid(child, 0)
-            if self._turns % 8 == 2 and not harness.debug_kernel():
-                with contextlib.suppress(OSError), open("/proc/sys/vm/compact_memory", "w", encoding="ascii") as file:
-                    file.write("1")
-            # Reclaim leaves alone what was just used. Without a pause, a page would go again before
-            # the packet that needs it comes again.
-            time.sleep(0.01 if harness.debug_kernel() else 0.05)
+            self._turn()
+
+    def _take(self):
+        self._turns += 1
+        _libc.madvise(*self._range, MADV_PAGEOUT)
+        if self._turns % 4 == 1:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+        if self._turns % 8 == 2 and not harness.debug_kernel():
+            with contextlib.suppress(OSError), open("/proc/sys/vm/compact_memory", "w", encoding="ascii") as file:
+                file.write("1")
+        # Reclaim leaves alone what was just used. Without a pause, a page would go again before
+        # the packet that needs it comes again.
+        time.sleep(0.01 if harness.debug_kernel() else 0.05)
 
     def stop(self):
         """Ends the thread. Returns the number of turns."""
@@ -325,6 +410,7 @@ class Endpoint:
         self._stamped = set()
         self._disturber = None
         self._missing = None
+        self._server = None
         self._next = 1
 
     def _keep(self, value):
@@ -417,6 +503,8 @@ class Endpoint:
 
     def close(self):
         """Closes the device with all objects created in it."""
+        if self._server:
+            self.stop_serving()
         for qp, gid in list(self._attached):
             self.detach(qp, gid)
         for value in reversed(self._objects.values()):
@@ -606,6 +694,33 @@ class Endpoint:
         if _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length)):
             raise OSError(ctypes.get_errno(), "munmap")
 
+    def remap(self, old, length, new):
+        """Moves a mapping to the address `new`, in place of what is mapped there. Returns `new`."""
+        _libc.mremap.restype = ctypes.c_void_p
+        size, where = ctypes.c_size_t(length), ctypes.c_void_p(new)
+        if _libc.mremap(ctypes.c_void_p(old), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, where) != new:
+            raise OSError(ctypes.get_errno(), "mremap")
+        return new
+
+    @staticmethod
+    def checksum(address, length):
+        """Returns the CRC of memory, which is not copied."""
+        return zlib.crc32((ctypes.c_char * length).from_address(address))
+
+    @staticmethod
+    def mapped_as(address, what):
+        """Returns the bytes of the mapping at an address that /proc/self/smaps counts as `what`."""
+        found = False
+        with open("/proc/self/smaps", encoding="ascii") as lines:
+            for line in lines:
+                name, _, rest = line.partition(" ")
+                start, dash, end = name.partition("-")
+                if dash and not name.endswith(":"):
+                    found = int(start, 16) <= address < int(end, 16)
+                elif found and name == f"{what}:":
+                    return int(rest.split()[0]) * 1024
+        return 0
+
     def advise_memory(self, address, length, advice):
         """Calls madvise() with the advice of this number. Returns the errno."""
         return -_libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), advice) and ctypes.get_errno()
@@ -639,23 +754,39 @@ class Endpoint:
 
     def without_answer(self, address, length):
         """Registers memory with a userfaultfd that nobody serves: its pages never come."""
-        fd = _libc.syscall(USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "userfaultfd")
-        fcntl.ioctl(fd, UFFDIO_API, struct.pack("QQQ", 0xAA, 0, 0))
-        fcntl.ioctl(fd, UFFDIO_REGISTER, struct.pack("QQQQ", address, length, 1, 0))
-        self._missing = fd
+        self._missing = _userfaultfd(address, length)
 
     def wait_for_page(self, seconds):
         """Waits until somebody waits for a page of the last such memory."""
         if not _readable(self._missing, seconds * harness.slowness()):
             raise RuntimeError("nobody waits for a page")
 
-    def disturb(self, memory):
+    def serve(self, memory):
+        """Takes the pages of a region from this process, and starts a thread that brings them back
+        one by one when they are accessed."""
+        self._server = _Server(self._objects[memory])
+        self._server.start()
+
+    def withdraw(self):
+        """Takes all pages of that region away again. Returns how many the thread had brought."""
+        served, self._server.served = self._server.served, 0
+        self._server.withdraw()
+        return served
+
+    def served(self):
+        """Returns how many pages the thread has brought since they were taken away."""
+        return self._server.served
+
+    def stop_serving(self):
+        """Ends the thread."""
+        server, self._server = self._server, None
+        server.stop()
+
+    def disturb(self, memory, huge=False):
         """Begins to change the page tables of a region without changing its contents."""
         if self._disturber is None:
             value = self._objects[memory]
-            self._disturber = _Disturber(value.address, len(value.map))
+            self._disturber = _Disturber(value.address, len(value.map), huge)
             self._disturber.start()
 
     def stop_disturbing(self):
@@ -673,7 +804,7 @@ class Endpoint:
         start, whole = 0, memoryview(data(seed, sum(length for _, length in ranges)))
         for offset, length in ranges:
             piece = whole[start : start + length]
-            value.map[offset : offset + length] = piece
+            ctypes.memmove(value.address + offset, bytes(piece), length)
             value.shadow[offset : offset + length] = piece
             start += length
 
@@ -689,7 +820,7 @@ class Endpoint:
     def put_number(self, memory, offset, number):
         """Writes a 64-bit number to memory and shadow."""
         value = self._objects[memory]
-        value.map[offset : offset + 8] = number.to_bytes(8, "little")
+        ctypes.memmove(value.address + offset, number.to_bytes(8, "little"), 8)
         self.expect_number(memory, offset, number)
 
     def expect_number(self, memory, offset, number):
@@ -705,7 +836,7 @@ class Endpoint:
         taken = bytearray()
         for offset, size in ranges:
             size = min(size, length - len(taken))
-            piece = value.map[offset : offset + size]
+            piece = value.contents(offset, size)
             value.shadow[offset : offset + size] = piece
             taken += piece
         return taken.hex()
@@ -719,7 +850,7 @@ class Endpoint:
         value = self._objects[memory]
         if value.is_as_expected():
             return ""
-        found = value.map[:]
+        found = value.contents(0, len(value.map))
         pages = [at for at in range(0, len(found), 4096) if found[at : at + 4096] != value.shadow[at : at + 4096]]
         page = pages[0]
         first = page + next(
@@ -1334,6 +1465,11 @@ class Apart(Peer):
         reply = self._connection.receive()
         if reply is None or "error" in reply:
             raise RuntimeError(f"the call apart: {reply}")
+
+    @property
+    def process(self):
+        """The identifier of the process."""
+        return self._child
 
     def stop(self):
         """Stops the process, and waits until it is stopped."""

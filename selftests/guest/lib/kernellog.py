@@ -25,9 +25,17 @@ _SPLATS = re.compile(
 # (docs/programs.md).
 _CRASHES = re.compile(r"^(?!.*(?:python3|qperf.*segfault at 0 )).*\b(?:segfault at|trap invalid opcode|traps: )", re.MULTILINE)
 
+# The report of a program that was killed because the control group of a test is at its limit. It
+# contains a call trace.
+_LIMITED = re.compile(
+    r"^.* invoked oom-killer: .*\n(?:(?!.*oom-kill:constraint).*\n)*?.*oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=/rrxe-tests,",
+    re.MULTILINE,
+)
+
 
 def splat_in(text):
     """Returns the first line of `text` that a healthy kernel never prints, or an empty string."""
+    text = _LIMITED.sub("", text)
     for pattern in (_SPLATS, _CRASHES):
         found = pattern.search(text)
         if found:
