@@ -101,6 +101,7 @@ BOOTS = (
     Boot("device-memory", "device_memory", hosts=1, together="one-host", poison=True, port=True),
     Boot("null-region", "null_region", hosts=1, together="one-host", poison=True),
     Boot("objects", "objects", hosts=1, together="one-host", poison=True, port=True),
+    Boot("limits", "limits", hosts=1, together="one-host", poison=True),
     Boot("provider", "provider", hosts=1, debug=False, together="one-host", poison=True),
     # Last in its boot: it leaves no device behind.
     Boot("lifecycle", "lifecycle", hosts=1, together="one-host", poison=True, port=True),

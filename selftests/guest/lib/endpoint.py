@@ -480,7 +480,30 @@ class Endpoint:
                     take(f"{prefix}{name}.", value)
 
         take("", extended)
+        found.update(self.limits())
         return {name: value for name, value in found.items() if value}
+
+    def limits(self):
+        """Returns the maxima that the device and its port report: {name: number}, without zeros."""
+        plain, port = self._context.query_device(), self._context.query_port(1)
+        found = {name: getattr(plain, name) for name in dir(type(plain)) if name.startswith("max_")}
+        found.update({name: getattr(port, name) for name in ("gid_tbl_len", "pkey_tbl_len", "max_msg_sz")})
+        return {name: value for name, value in found.items() if value}
+
+    def pkey(self, index):
+        """Returns an entry of the P_Key table, or None if it does not exist."""
+        try:
+            return socket.ntohs(self._context.query_pkey(1, index) & 0xFFFF)
+        except PyverbsRDMAError:
+            return None
+
+    def gid_at(self, index):
+        """Returns an entry of the GID table, or None if the entry is empty or does not exist."""
+        try:
+            gid = self._context.query_gid(1, index).gid
+        except PyverbsRDMAError:
+            return None
+        return None if ipaddress.ip_address(gid) == ipaddress.ip_address("::") else gid
 
     def system_image(self):
         """Returns the system image GUID as 16 hexadecimal digits."""
@@ -651,10 +674,11 @@ class Endpoint:
         del self._objects[region]
 
     @staticmethod
-    def map_file(file, offset, length, protection=mmap.PROT_READ):
-        """Maps a part of a file. Returns the address."""
+    def map_file(file, offset, length, protection=mmap.PROT_READ, at=0):
+        """Maps a part of a file, at the address `at` if it is not 0. Returns the address."""
         _libc.mmap.restype = ctypes.c_void_p
-        found = _libc.mmap(None, ctypes.c_size_t(length), protection, mmap.MAP_SHARED, file, ctypes.c_long(offset))
+        where, flags = ctypes.c_void_p(at), mmap.MAP_SHARED | (MAP_FIXED if at else 0)
+        found = _libc.mmap(where, ctypes.c_size_t(length), protection, flags, file, ctypes.c_long(offset))
         if found == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "mmap")
         return found
