@@ -7,14 +7,18 @@ guest has one CPU.
 
 import contextlib
 import json
+import random
 import signal
 import time
 
 import control_groups
 import counted
+import measures
 import packets
+import programs
 import softirqs
 import testbed
+import traffic
 from harness import Skip, case, equal, log, require, wait_until
 from packets import CNP, WRITE_ONLY, bth, reth
 
@@ -201,6 +205,74 @@ def timers_end():
             time.sleep(1)
             equal("timers that expire later", softirqs.expirations("rrxe", 2), 0)
         wire.close()
+
+
+# Pages that never come, and messages of 64 KiB of another program.
+ABSENT, MESSAGES = 64, 3000
+# The share of its goodput that the other program keeps.
+GOODPUT_SHARE = 0.95
+
+
+def goodput(client, server):
+    """Returns the throughput of a program in MiB/s."""
+    port, words = programs.next_port(), f"ib_send_bw -e -s 65536 -n {MESSAGES}"
+    serving, asking = (measures.command(host, words, port) for host in (server, client))
+    asking = f"{asking} {server.address}"
+    _, output = programs.run_pair(server, client, serving, asking, testbed.tcp_listens, port)
+    return measures.bandwidth(output)
+
+
+@contextlib.contextmanager
+def absent_pages(client, server, timeout):
+    """Runs a program on each device in the block. All queue pairs of the client's program wait for
+    pages that never come: one half of them for data to send, and the other for a place for data."""
+    rng = random.Random("absent")
+    with traffic.connection((client, server), rng, apart=(0, 1)) as (left, right):
+        if left.info["driver"] != "rrxe":
+            raise Skip("the other driver has no such pages")
+        address = left.end.map(ABSENT * 4096)
+        region = left.end.over(left.pd, address, ABSENT * 4096)
+        left.end.without_answer(address, ABSENT * 4096)
+        waiting = []
+        for number in range(ABSENT):
+            qps = [side.end.qp("rc", side.pd, side.send_cq, side.recv_cq) for side in (left, right)]
+            for side, other, qp, peer in zip((left, right), (right, left), qps, reversed(qps)):
+                side.end.to_init(qp["id"])
+                side.end.to_rtr(qp["id"], gid=other.info["gid"], qpn=peer["qpn"])
+                side.end.to_rts(qp["id"], timeout=timeout)
+            page = address + number * 4096
+            if number % 2:
+                sge, target = [[page, 64, region["lkey"]]], (right.small["rkey"], right.small["address"])
+            else:
+                sge, target = [[right.small["address"], 64, right.small["lkey"]]], (region["rkey"], page)
+            waiting.append((left if number % 2 else right, qps[not number % 2]["id"]))
+            request = {"id": number, "op": "write", "sge": sge, "rkey": target[0], "raddr": target[1]}
+            waiting[-1][0].end.post_send(waiting[-1][1], [request])
+        left.end.wait_for_page(10)
+        yield
+        for side, qp in waiting:
+            equal(f"state of {qp} on {side.name}", side.end.state(qp), "rts")
+            equal("completions", side.end.poll(side.send_cq, 1, 0), [])
+        left.end.die()
+
+
+@case(timeout=600, each={"infinite": 0, "1-s": 18})
+def beside_absent_pages(timeout):
+    """64 pages of a program never come: others keep their goodput, and retransmit nothing."""
+    with testbed.namespaces(("rrxe", "rrxe")) as (client, server):
+        alone = [goodput(client, server) for _ in range(2)]
+        with absent_pages(client, server, timeout):
+            before = [counted.read(host) for host in (client, server)]
+            beside = [goodput(client, server) for _ in range(2)]
+            after = [counted.read(host) for host in (client, server)]
+        rises = [{name: new[name] - old[name] for name in new if new[name] != old[name]} for old, new in zip(before, after)]
+        log(f"alone {alone} MiB/s, beside absent pages {beside} MiB/s; {rises}")
+        require(min(beside) > GOODPUT_SHARE * max(alone), f"{beside} MiB/s, not {alone}")
+        for rise in rises:
+            names = ("out_of_buffer", "rnr_nak_retry_err", "packet_seq_err", "out_of_sequence")
+            equal("interruptions", {name: rise[name] for name in names if name in rise}, {})
+            if not timeout:
+                equal("retransmissions", rise.get("retrans_pkts", 0), 0)
 
 
 STATES = {f"{state.__name__}-{count}": (state, count) for state in (running, stopped, frozen, throttled) for count in (1, 64, 256)}
