@@ -351,11 +351,10 @@ def gids():
 def multicast_groups():
     """The reported numbers of members and of memberships are reached, and one more is refused.
 
-    The limit of groups is that of memberships.
+    The limit of memberships, which pyverbs does not provide, is that of groups.
     """
     with opened() as (end, _, limits):
         size, most = limits["max_mcast_qp_attach"], limits["max_mcast_grp"]
-        equal("memberships", limits.get("max_total_mcast_qp_attach", most), most)
         pd, cq = end.pd(), end.cq()
         *members, further = [end.qp("ud", pd, cq, send_wr=1, recv_wr=1)["id"] for _ in range(size + 1)]
         # Of all devices together. No other program is a member of a group.
