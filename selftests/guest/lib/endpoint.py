@@ -1349,6 +1349,22 @@ class Endpoint:
                 for piece in pieces:
                     piece.close()
 
+    def post_empty(self, queue, count, is_send=False):
+        """Posts receives, or unsignaled SENDs, of no bytes, with the numbers from 0 on."""
+        target, segment = self._objects[queue], SGE(0, 0, 0)
+        if is_send:
+            work = SendWR(num_sge=1, sg=[segment], send_flags=0)
+        else:
+            work = RecvWR(num_sge=1, sg=[segment])
+        work.num_sge = 0
+        try:
+            for number in range(count):
+                work.wr_id = number
+                (target.post_send if is_send else target.post_recv)(work)
+        finally:
+            work.close()
+            segment.close()
+
     def post_send(self, qp, requests):
         """Posts send work requests.
 
