@@ -20,5 +20,6 @@
 #include <rdma/iter.h>
 #include <rdma/rdma_netlink.h>
 
+#include "import.h"
 #include "shim.c"
 #include "trampolines.h"

@@ -18,6 +18,7 @@ pub mod device;
 pub mod event;
 #[cfg(any(CONFIG_KUNIT = "y", clippy))]
 mod example;
+pub mod import;
 pub mod memory;
 pub mod object;
 mod ops;
@@ -31,6 +32,7 @@ pub use device::{Device, LinkRegistration};
 #[cfg(CONFIG_KUNIT = "y")]
 pub use event::TestQp;
 pub use event::{CqEvent, CqTarget, QpEvent, QpTarget, SrqEvent, SrqTarget};
+pub use import::ContextQuery;
 pub use object::{advice, Driver, Mad, MrAdvice, MrChange, NewGid, Object, UserMemory, XrcSrq};
 pub use roce::AddressInfo;
 pub use udata::{no_udata, Udata};

@@ -3,6 +3,7 @@
 //! Devices: allocation, registration, and `rdma link add`.
 
 use super::{
+    import,
     object::Driver,
     ops::Ops,
     roce::{DMA_DEVICE, PORT},
@@ -173,6 +174,9 @@ pub fn register<D: Driver>(
         (*ib).local_dma_lkey = 0;
         (*ib).node_guid = u64::from_ne_bytes(guid);
         (*ib).link_ops = D::link_ops().ops.get();
+        if D::HAS_QUERY_UCONTEXT {
+            (*ib).driver_def = import::definitions();
+        }
         (*ib).uverbs_cmd_mask |= (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND)
             | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV)
             | (1 << raw::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ);

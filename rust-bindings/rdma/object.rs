@@ -7,6 +7,7 @@ use super::{
     details::Details,
     device::{Device, LinkOps, LinkRequest},
     event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
+    import::ContextQuery,
     qp::{QpAttr, QpAttrMask, QpCap, QpInit},
     roce::AddressInfo,
     udata::Udata,
@@ -313,6 +314,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Creates the driver's data for a process that opens the device.
     fn alloc_ucontext(device: &Device<Self>, udata: &mut Udata<'_>) -> Result<Self::Ucontext>;
+    /// Writes the response of [`alloc_ucontext`](Self::alloc_ucontext) for a program that imports
+    /// the context. All programs with the context's file share the driver's data.
+    fn query_ucontext(_context: &Self::Ucontext, _query: &mut ContextQuery<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates a protection domain of a user program or a kernel consumer.
     fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd>;

@@ -97,6 +97,7 @@ impl<D: Driver> Ops<D> {
         ops.req_notify_cq = Some(raw::rdma_trampoline_req_notify_cq);
         set_if! {
             HAS_QUERY_PKEY: query_pkey = Self::query_pkey;
+            HAS_QUERY_UCONTEXT: query_ucontext = Self::query_ucontext;
             HAS_PORT_STATS: alloc_hw_port_stats = Self::alloc_hw_port_stats,
                 get_hw_stats = Self::get_hw_stats;
             HAS_PROCESS_MAD: process_mad = Self::process_mad;

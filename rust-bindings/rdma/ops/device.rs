@@ -8,6 +8,7 @@ use crate::{
     raw,
     rdma::{
         device::Device,
+        import::ContextQuery,
         object::{errno, Driver, Mad, NewGid, Ucontext},
         roce,
         udata::{no_udata, Udata},
@@ -209,6 +210,19 @@ impl<D: Driver> Ops<D> {
                 let mut udata = Udata::from_ptr(udata).ok_or(EINVAL)?;
                 D::alloc_ucontext(Device::from_raw((*ib).device), &mut udata)
             })
+        })
+    }
+
+    pub(super) unsafe extern "C" fn query_ucontext(
+        context: *mut raw::ib_ucontext,
+        attrs: *mut raw::uverbs_attr_bundle,
+    ) -> c_int {
+        // SAFETY: uverbs passes a live context and the attributes of the command
+        // (uverbs_std_types_device.c, `UVERBS_METHOD_QUERY_CONTEXT`). The device has the
+        // definitions of import.c (`register`).
+        errno(unsafe {
+            let query = ContextQuery::from_ptr(attrs).ok_or(EINVAL);
+            query.and_then(|mut query| D::query_ucontext(Ucontext::<D>::data(context), &mut query))
         })
     }
 
