@@ -11,7 +11,9 @@ use crate::{
         object::{errno, Dm, Driver, Ucontext},
     },
 };
-use kernel::{alloc::flags::__GFP_ZERO, ffi::c_int, mm::virt::VmaNew, prelude::*};
+use kernel::{
+    alloc::flags::__GFP_ZERO, error::from_err_ptr, ffi::c_int, mm::virt::VmaNew, prelude::*,
+};
 
 impl<D: Driver> Ops<D> {
     pub(super) unsafe extern "C" fn alloc_dm(
@@ -65,11 +67,16 @@ impl<D: Driver> Ops<D> {
         // SAFETY: uverbs holds the domain and the memory until this returns, and has checked that
         // the range is inside the memory (uverbs_std_types_mr.c, `UVERBS_METHOD_DM_MR_REG`).
         unsafe {
-            Self::new_mr(pd, |device, pd| {
+            let mr = Self::new_mr(pd, |device, pd| {
                 let flags = (*attr).access_flags & !(access::OPTIONAL | access::ZERO_BASED);
                 let (offset, len) = ((*attr).offset, (*attr).length);
                 D::reg_dm_mr(device, pd, Dm::<D>::data(dm), offset, len, flags).map(Some)
-            })
+            });
+            // uverbs reports it to programs that import the region (`UVERBS_METHOD_QUERY_MR`).
+            if from_err_ptr(mr).is_ok() {
+                (*mr).length = (*attr).length;
+            }
+            mr
         }
     }
 
