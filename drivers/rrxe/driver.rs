@@ -41,23 +41,38 @@ use linux_rdma::{
         memory::{DeviceRange, KernelMemory, HAS_ON_DEMAND_PAGING},
         qp::{QpAttr, QpAttrMask, QpCap, QpInit},
         wr::{RecvWrs, SendWrs, WcBuffer},
-        AddressInfo, CqTarget, Details, Device, Driver, Mad, MrAdvice, MrChange, NewGid, QpTarget,
-        SrqTarget, Udata, UserMemory, XrcSrq,
+        AddressInfo, ContextQuery, CqTarget, Details, Device, Driver, Mad, MrAdvice, MrChange,
+        NewGid, QpTarget, SrqTarget, Udata, UserMemory, XrcSrq,
     },
 };
 use rrxe_core::pma;
 
-/// The driver's data of a context: the threads of its program, and its device memories.
+/// The driver's data of a context: the threads of the program that opened it, and its device
+/// memories. Programs that have imported the context share it.
 pub(crate) struct Context {
     poller: Option<Poller>,
     pager: PagerOwner,
     memories: Arc<Memories>,
+    /// Key of the null region.
+    null_key: u32,
 }
 
 impl Context {
     /// Returns the pager of the context, if a program has one.
     fn pager(this: Option<&Self>) -> Option<&Arc<Pager>> {
         this.map(|context| &context.pager.0)
+    }
+
+    /// Returns the response for a program that opens or imports the context.
+    fn response(&self) -> abi::AllocUcontextResp {
+        let poll = self.poller.as_ref().map_or(0, |_| abi::FEATURE_POLL);
+        abi::AllocUcontextResp {
+            features: abi::FEATURE_EVENT_LIMIT | abi::FEATURE_NULL_KEY | poll,
+            max_inline: limits::MAX_INLINE,
+            max_sge: limits::MAX_SGE,
+            null_key: self.null_key,
+            reserved: 0,
+        }
     }
 }
 
@@ -83,6 +98,16 @@ fn odp_caps() -> OdpCaps {
         xrc: reliable,
     }
 }
+
+const _: () = {
+    use linux_rdma::rdma::import;
+    assert!(abi::import::CONTEXT_RESPONSE == import::CONTEXT_RESPONSE);
+    assert!(abi::import::QUERY_PD == import::QUERY_PD);
+    assert!(abi::import::PD_HANDLE == import::PD_HANDLE);
+    assert!(abi::import::QUERY_DM == import::QUERY_DM);
+    assert!(abi::import::DM_HANDLE == import::DM_HANDLE);
+    assert!(abi::import::DM_LENGTH == import::DM_LENGTH);
+};
 
 #[vtable]
 impl Driver for Rrxe {
@@ -259,20 +284,18 @@ impl Driver for Rrxe {
         }
         let poller = Poller::new(cmd.poll_idle_us, &device.data().core.config)?;
         let pager = PagerOwner::new(device.data().qps.tables.qps.clone())?;
-        udata.write(&abi::AllocUcontextResp {
-            features: abi::FEATURE_EVENT_LIMIT
-                | abi::FEATURE_NULL_KEY
-                | poller.as_ref().map_or(0, |_| abi::FEATURE_POLL),
-            max_inline: limits::MAX_INLINE,
-            max_sge: limits::MAX_SGE,
-            null_key: device.data().core.tables.null_key,
-            reserved: 0,
-        })?;
-        Ok(Context {
+        let context = Context {
             poller,
             pager,
             memories: Memories::new(&device.data().core.allocations)?,
-        })
+            null_key: device.data().core.tables.null_key,
+        };
+        udata.write(&context.response())?;
+        Ok(context)
+    }
+
+    fn query_ucontext(context: &Context, query: &mut ContextQuery<'_>) -> Result {
+        query.write(&context.response())
     }
 
     fn alloc_pd(device: &Device<Self>, is_user: bool) -> Result<Self::Pd> {

@@ -374,6 +374,25 @@ pub struct AllocUcontextResp {
     pub reserved: u32,
 }
 
+/// Attributes and methods of uverbs that this driver adds, for programs that import a context or
+/// its objects. A module that lacks them refuses the commands with `EPROTONOSUPPORT`. The methods
+/// fail with `ENOENT` if no object has the handle, and with `EINVAL` if its kind is another one.
+pub mod import {
+    /// Attribute of `UVERBS_METHOD_QUERY_CONTEXT`: receives an
+    /// [`AllocUcontextResp`](super::AllocUcontextResp).
+    pub const CONTEXT_RESPONSE: u16 = 0x1000;
+    /// Method of `UVERBS_OBJECT_PD`: checks the handle of a protection domain.
+    pub const QUERY_PD: u16 = 0x1000;
+    /// Attribute of [`QUERY_PD`]: the handle.
+    pub const PD_HANDLE: u16 = 0x1000;
+    /// Method of `UVERBS_OBJECT_DM`: returns the length of a device memory.
+    pub const QUERY_DM: u16 = 0x1000;
+    /// Attribute of [`QUERY_DM`]: the handle.
+    pub const DM_HANDLE: u16 = 0x1000;
+    /// Attribute of [`QUERY_DM`]: receives the length in bytes, a `u32`.
+    pub const DM_LENGTH: u16 = 0x1001;
+}
+
 /// Location and size of a ring. Alone it is the driver part of CREATE_CQ, RESIZE_CQ, CREATE_SRQ,
 /// and of MODIFY_SRQ if it resizes. The ring holds at least the entries of the core command.
 ///
