@@ -4,9 +4,9 @@
 //! check a queue pair's ring.
 //!
 //! Doorbells of send queues are written to the uverbs file, which is the shortest path into the
-//! kernel. A process that changed its credentials after it opened the device cannot use that path;
-//! for it, and for the rare doorbells of receive queues, the provider calls libibverbs' functions,
-//! which use the longer ioctl path.
+//! kernel. A process that changed its credentials after it opened the device, or that has imported
+//! the context of another process, cannot use that path; for it, and for the rare doorbells of
+//! receive queues, the provider calls libibverbs' functions, which use the longer ioctl path.
 //!
 //! A send ring has an event index, as the rings of virtio have: the kernel writes the producer
 //! counter that requires the next doorbell. If a program posts in a stream, the kernel moves the
@@ -27,7 +27,7 @@ use crate::ring::Ring;
 use crate::send_queue::Published;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The doorbells of a context.
 pub(crate) struct Doorbells {
@@ -35,6 +35,9 @@ pub(crate) struct Doorbells {
     cmd_fd: c_int,
     /// Poll mode: while its polling thread is awake, the kernel checks send queues on its own.
     polled: bool,
+    /// The kernel has refused a write to the uverbs file, so that each doorbell is an ioctl. None
+    /// is deferred then, because a deferred one has only a handle.
+    is_write_refused: AtomicBool,
     /// The handle of the queue pair whose doorbell was deferred, and [`VALID`]; 0 means none.
     deferred: AtomicU64,
 }
@@ -48,6 +51,7 @@ impl Doorbells {
         Self {
             cmd_fd,
             polled,
+            is_write_refused: AtomicBool::new(false),
             deferred: AtomicU64::new(0),
         }
     }
@@ -60,7 +64,11 @@ impl Doorbells {
     /// Rings the doorbell of the send queue of a queue pair of this context. Fails with the
     /// kernel's error.
     fn ring(&self, qp: Ptr<IbvQp>, handle: u32) -> Result<(), c_int> {
-        match self.by_write(handle) {
+        let written = match self.is_write_refused.load(Ordering::Relaxed) {
+            true => Err(os::EACCES),
+            false => self.by_write(handle),
+        };
+        match written {
             // SAFETY: the list of work requests is empty, which is allowed.
             Err(os::EACCES) => check(unsafe { ibv_cmd_post_send(qp, null_mut(), &mut null_mut()) }),
             result => result,
@@ -86,7 +94,13 @@ impl Doorbells {
         // `bad_wr`. The kernel accepts it as a whole (`ib_uverbs_write`).
         match unsafe { os::write(self.cmd_fd, (&raw const doorbell).cast(), size) } {
             0.. => Ok(()),
-            _ => Err(os::errno()),
+            _ => {
+                let error = os::errno();
+                if error == os::EACCES {
+                    self.is_write_refused.store(true, Ordering::Relaxed);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -110,7 +124,10 @@ impl Doorbells {
                 Ok(())
             };
         }
-        if ring.needs_doorbell(published.counter) || is_waited_for(published, is_armed) {
+        if ring.needs_doorbell(published.counter)
+            || is_waited_for(published, is_armed)
+            || self.is_write_refused.load(Ordering::Relaxed)
+        {
             self.forget(handle);
             return self.ring(qp, handle);
         }
