@@ -15,7 +15,7 @@ use std::{env, fs};
 /// function, linking fails.
 const PRIVATE: &str = "
     _verbs_init_and_alloc_context ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw
-    ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_free_dm ibv_cmd_reg_dm_mr
+    ibv_cmd_alloc_pd ibv_cmd_query_context ibv_cmd_query_mr execute_ioctl ibv_cmd_attach_mcast ibv_cmd_free_dm ibv_cmd_reg_dm_mr
     ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_cq ibv_cmd_create_qp_ex
     ibv_cmd_create_srq_ex ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah
     ibv_cmd_destroy_cq ibv_cmd_destroy_qp ibv_cmd_destroy_srq ibv_cmd_detach_mcast

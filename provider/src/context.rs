@@ -55,6 +55,15 @@ const ALLOCATION: usize = {
     longest.wrapping_add(size_of::<Context>()).wrapping_add(512)
 };
 
+/// Origin of the kernel's side of a context.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It is created for the uverbs file.
+    New,
+    /// It exists: another context has the same uverbs file, in this process or another one.
+    Imported,
+}
+
 /// Opens a device.
 ///
 /// # Safety
@@ -66,6 +75,32 @@ pub(crate) unsafe extern "C" fn alloc_context(
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut VerbsContext {
+    // SAFETY: the caller's contract.
+    unsafe { open(device, cmd_fd, Origin::New) }
+}
+
+/// `ibv_import_device`. The contexts of a uverbs file share the kernel's side, with its objects,
+/// but nothing in this library: an object of one context is unknown to the others until it is
+/// imported.
+///
+/// # Safety
+///
+/// Called by libibverbs with a device that it matched and a descriptor of its uverbs file, whose
+/// ownership passes to this function.
+pub(crate) unsafe extern "C" fn import_context(
+    device: *mut IbvDevice,
+    cmd_fd: c_int,
+) -> *mut VerbsContext {
+    // SAFETY: the caller's contract.
+    unsafe { open(device, cmd_fd, Origin::Imported) }
+}
+
+/// Opens or imports a device.
+///
+/// # Safety
+///
+/// As for [`alloc_context`].
+unsafe fn open(device: *mut IbvDevice, cmd_fd: c_int, origin: Origin) -> *mut VerbsContext {
     // SAFETY: the caller's contract. libibverbs expects the offset of its own part in the
     // allocation as a pointer, here null, and returns null with an error number if it fails. It
     // does not share the context before this function returns. If that fails, the whole allocation
@@ -77,7 +112,7 @@ pub(crate) unsafe extern "C" fn alloc_context(
         if verbs.is_null() {
             return verbs;
         }
-        match set_up(verbs, cmd_fd) {
+        match set_up(verbs, cmd_fd, origin) {
             Ok(operations) => verbs_set_ops(verbs, operations),
             Err(error) => {
                 verbs_uninit_context(verbs);
@@ -111,8 +146,8 @@ unsafe fn layout_of(
     })
 }
 
-/// Opens the kernel's side of a context and queries the limits of the device. Returns the
-/// operations.
+/// Opens or queries the kernel's side of a context, and queries the limits of the device. Returns
+/// the operations.
 ///
 /// # Safety
 ///
@@ -121,6 +156,7 @@ unsafe fn layout_of(
 unsafe fn set_up(
     verbs: *mut VerbsContext,
     cmd_fd: c_int,
+    origin: Origin,
 ) -> Result<&'static VerbsContextOps, c_int> {
     // SAFETY: the caller's contract.
     let Some((layout, operations)) = (unsafe { layout_of(verbs) }) else {
@@ -133,10 +169,17 @@ unsafe fn set_up(
     let yield_us = environment::YIELD.read()?;
     let poll_idle_us = environment::POLL_IDLE.read()?;
     let debug = environment::read_debug();
-    // SAFETY: the caller's contract.
-    let kernel = unsafe { get_context(verbs, poll_idle_us)? };
+    // SAFETY: the caller's contract. The public context is at that distance.
+    let kernel = unsafe {
+        match origin {
+            Origin::New => get_context(verbs, poll_idle_us)?,
+            Origin::Imported => {
+                command::query_context(Ptr::new(verbs.byte_add(layout.context).cast()))?
+            }
+        }
+    };
     let polled = kernel.features & abi::FEATURE_POLL != 0;
-    if poll_idle_us != 0 && !polled && debug {
+    if poll_idle_us != 0 && !polled && debug && origin == Origin::New {
         say(format_args!(
             "no poll mode is available, so each doorbell is a system call: raise the limit of \
              threads of the process or its control group (ulimit -u, pids.max), or enable poll \

@@ -2,6 +2,7 @@
 
 //! Device memory (`ibv_alloc_dm(3)`): memory of the kernel that the program maps.
 
+use crate::ffi::command;
 use crate::ffi::driver::*;
 use crate::ffi::os::{self, EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::ffi::ptr::{Ptr, Public};
@@ -11,18 +12,19 @@ use crate::object::{self, Mr};
 use crate::shortage::{report_limit, NOT_PINNED};
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, NonNull};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// A device memory.
 ///
 /// # Invariants
 ///
-/// `base` is the mapping of `length` bytes of the memory, in whole pages, that this value owns.
+/// `base` is the mapping of `length` bytes of the memory, in whole pages, that this value owns. The
+/// two change only in calls during which the program uses the memory in no other thread.
 #[repr(C)]
 pub(crate) struct Dm {
     /// Public part, which libibverbs and the program read.
     verbs: VerbsDm,
-    base: NonNull<u8>,
+    base: AtomicPtr<u8>,
     /// Bytes, or 0 if nothing is mapped.
     length: AtomicUsize,
     /// Number of regions in the memory.
@@ -60,6 +62,49 @@ unsafe impl Public for VerbsDm {
 }
 
 impl Dm {
+    /// Returns the memory with a handle, which is not mapped.
+    fn new(context: Ptr<IbvContext>, handle: u32) -> Self {
+        // INVARIANT: it has no bytes yet.
+        Self {
+            verbs: VerbsDm {
+                dm: IbvDm {
+                    context,
+                    memcpy_to_dm: Some(copy_to_dm),
+                    memcpy_from_dm: Some(copy_from_dm),
+                    comp_mask: DM_MASK_HANDLE,
+                    handle,
+                },
+                handle,
+            },
+            base: AtomicPtr::new(null_mut()),
+            length: AtomicUsize::new(0),
+            regions: AtomicU32::new(0),
+        }
+    }
+
+    /// Maps `length` bytes of the kernel's memory. Fails with the kernel's error.
+    fn map(&self, length: usize) -> Result<(), c_int> {
+        let base = map(&self.verbs, length).ok_or_else(os::errno)?;
+        // INVARIANT: just mapped with that size.
+        self.base.store(base.as_ptr(), Ordering::Relaxed);
+        self.length.store(length, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Unmaps the memory. Returns its length.
+    ///
+    /// # Safety
+    ///
+    /// The program does not use the mapping.
+    unsafe fn unmap(&self) -> usize {
+        let length = self.length.swap(0, Ordering::Relaxed);
+        if let Ok(bytes @ 1..) = mapped(length) {
+            // SAFETY: by the invariant the mapping is ours, and the caller's contract.
+            unsafe { os::munmap(self.base.load(Ordering::Relaxed).cast(), bytes) };
+        }
+        length
+    }
+
     /// Returns the address of `length` bytes from `offset` on. Fails with `EFAULT` if they are not
     /// inside the memory, or if one of the two is no multiple of 4. Memory of mlx5 consists of
     /// 32-bit words, and programs should not depend on more.
@@ -69,7 +114,7 @@ impl Dm {
             Some(end)
                 if end <= self.length.load(Ordering::Relaxed) && (start | length) & 3 == 0 =>
             {
-                Ok(self.base.as_ptr().wrapping_add(start))
+                Ok(self.base.load(Ordering::Relaxed).wrapping_add(start))
             }
             _ => Err(EFAULT),
         }
@@ -97,44 +142,50 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         if comp_mask != 0 {
             return Err(EOPNOTSUPP);
         }
-        // INVARIANT: it has no bytes yet.
-        let mut dm = Owned::new(Dm {
-            verbs: VerbsDm {
-                dm: IbvDm {
-                    context,
-                    memcpy_to_dm: Some(copy_to_dm),
-                    memcpy_from_dm: Some(copy_from_dm),
-                    comp_mask: 0,
-                    handle: 0,
-                },
-                handle: 0,
-            },
-            base: NonNull::dangling(),
-            length: AtomicUsize::new(0),
-            regions: AtomicU32::new(0),
-        })?;
+        let mut dm = Owned::new(Dm::new(context, 0))?;
         // SAFETY: the caller's contract, and libibverbs fills in the memory's part.
         let error = unsafe { ibv_cmd_alloc_dm(context, attr, &mut dm.verbs, null_mut()) };
         report_limit("a device memory", NOT_PINNED, error)?;
         dm.verbs.dm.handle = dm.verbs.handle;
-        match map(&dm.verbs, length) {
-            Some(base) => {
-                // INVARIANT: just mapped with that size.
-                dm.base = base;
-                dm.length = AtomicUsize::new(length);
-                Ok(dm)
-            }
-            None => {
-                let error = os::errno();
-                // SAFETY: libibverbs has filled it in, and nothing uses it.
-                unsafe { ibv_cmd_free_dm(&mut dm.verbs) };
-                Err(error)
-            }
-        }
+        dm.map(length).inspect_err(|_| {
+            // SAFETY: libibverbs has filled it in, and nothing uses it.
+            unsafe { ibv_cmd_free_dm(&mut dm.verbs) };
+        })?;
+        Ok(dm)
     })
 }
 
-/// `ibv_free_dm`. Fails with `EBUSY` if a region is in the memory.
+/// `ibv_import_dm`.
+pub(crate) extern "C" fn import_dm(context: Ptr<IbvContext>, handle: u32) -> *mut IbvDm {
+    object::create(|| {
+        let length = command::query_dm(context, handle)?;
+        let dm = Owned::new(Dm::new(context, handle))?;
+        // If the memory was freed meanwhile, and another one has the handle, the length differs and
+        // the kernel refuses, or the program has the other one.
+        dm.map(length as usize)?;
+        Ok(dm)
+    })
+}
+
+/// `ibv_unimport_dm`. The kernel's memory remains. The call cannot fail: a memory with regions of
+/// this context stays, too.
+///
+/// # Safety
+///
+/// Nothing uses the memory afterwards, except regions in it.
+pub(crate) unsafe extern "C" fn unimport_dm(dm: Ptr<IbvDm>) {
+    if dm.regions.load(Ordering::Acquire) == 0 {
+        // SAFETY: the program passes a memory of `import_dm` or `alloc_dm`; the rest is this
+        // function's contract.
+        unsafe {
+            dm.unmap();
+            object::destroy(dm, 0);
+        }
+    }
+}
+
+/// `ibv_free_dm`. Fails with `EBUSY` if a region is in the memory, of this context or another one
+/// that shares the memory.
 ///
 /// # Safety
 ///
@@ -145,12 +196,16 @@ pub(crate) unsafe extern "C" fn free_dm(dm: Ptr<IbvDm>) -> c_int {
     }
     // The kernel counts memory as long as it is mapped. It frees memory without regions; if the
     // device is gone, libibverbs reports success (`verbs_is_destroy_err()`).
-    if let Ok(bytes @ 1..) = mapped(dm.length.swap(0, Ordering::Relaxed)) {
-        // SAFETY: by the invariant the mapping is ours, and the caller's contract.
-        unsafe { os::munmap(dm.base.as_ptr().cast(), bytes) };
-    }
+    // SAFETY: the caller's contract. A program that shares the memory frees it only when no other
+    // thread uses it.
+    let length = unsafe { dm.unmap() };
     // SAFETY: the memory's public part is the first member of this structure.
     let error = unsafe { ibv_cmd_free_dm(dm.as_ptr().cast()) };
+    if error != 0 && length != 0 {
+        // Another context has a region in the memory, or has freed it. Copies fail if the memory
+        // cannot be mapped again.
+        let _ = dm.map(length);
+    }
     // SAFETY: the program passes a memory of `alloc_dm`; the rest is this function's contract.
     unsafe { object::destroy(dm, error) }
 }
@@ -241,7 +296,7 @@ mod tests {
                 },
                 handle: 0,
             },
-            base: NonNull::from(&mut bytes).cast(),
+            base: AtomicPtr::new((&raw mut bytes).cast()),
             length: AtomicUsize::new(64),
             regions: AtomicU32::new(0),
         };

@@ -153,6 +153,18 @@ pub(crate) extern "C" fn alloc_pd(context: Ptr<IbvContext>) -> *mut IbvPd {
     })
 }
 
+/// `ibv_import_pd`.
+pub(crate) extern "C" fn import_pd(context: Ptr<IbvContext>, handle: u32) -> *mut IbvPd {
+    object::create(|| {
+        command::query_pd(context, handle)?;
+        Owned::new(Pd {
+            verbs: IbvPd { context, handle },
+            parent: None,
+            users: AtomicU32::new(0),
+        })
+    })
+}
+
 /// `ibv_alloc_td`.
 ///
 /// # Safety
@@ -279,6 +291,28 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 ///
 /// Unless the call fails, nothing uses the domain afterwards.
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: Ptr<IbvPd>) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { release(pd, Some(ibv_cmd_dealloc_pd)) }
+}
+
+/// `ibv_unimport_pd`. The kernel's protection domain remains. The call cannot fail: a domain that
+/// [`dealloc_pd`] would refuse with `EBUSY` keeps its memory.
+///
+/// # Safety
+///
+/// Nothing uses the domain afterwards, except parent domains that are made of it.
+pub(crate) unsafe extern "C" fn unimport_pd(pd: Ptr<IbvPd>) {
+    // SAFETY: the caller's contract.
+    unsafe { release(pd, None) };
+}
+
+/// Frees a domain, after `kernel`, if there is one, has freed the kernel's part of a protection
+/// domain.
+///
+/// # Safety
+///
+/// Unless this fails, nothing uses the domain afterwards.
+unsafe fn release(pd: Ptr<IbvPd>, kernel: Option<extern "C" fn(Ptr<IbvPd>) -> c_int>) -> c_int {
     let error = match (&pd.parent, if_unused(&pd.users)) {
         (Some(parent), 0) => {
             parent.pd.users.fetch_sub(1, Ordering::Release);
@@ -287,7 +321,7 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: Ptr<IbvPd>) -> c_int {
             }
             0
         }
-        (None, 0) => ibv_cmd_dealloc_pd(pd),
+        (None, 0) => kernel.map_or(0, |kernel| kernel(pd)),
         (_, error) => error,
     };
     // SAFETY: the program passes a domain of this file; the rest is this function's contract.
@@ -382,6 +416,24 @@ pub(crate) mod tests {
             assert_eq!((dealloc_td(td), dealloc_pd(pd)), (0, 0));
             let odd = alloc_td(context(), &IbvTdInitAttr { comp_mask: 1 });
             assert!(odd.is_null() && os::errno() == EOPNOTSUPP);
+        }
+    }
+
+    #[test]
+    fn an_imported_domain_in_use_stays() {
+        let imported = import_pd(context(), 7);
+        assert!(!imported.is_null());
+        // SAFETY: the domain lives until its import ends without a parent domain.
+        unsafe {
+            let pd = Ptr::new(imported);
+            assert_eq!((*imported).handle, 7);
+            let parent = make(&attributes(Some(pd))).ok().unwrap();
+            assert_eq!(parent.verbs.handle, 7);
+            unimport_pd(pd);
+            assert_eq!(pd.users.load(Ordering::Relaxed), 1);
+            unimport_pd(parent);
+            assert_eq!(pd.users.load(Ordering::Relaxed), 0);
+            unimport_pd(pd);
         }
     }
 

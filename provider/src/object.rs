@@ -163,6 +163,27 @@ pub(crate) extern "C" fn rereg_mr(
     status(report_limit("a memory region", (iova, length), error))
 }
 
+/// `ibv_import_mr`. As with other providers, the region need not be in the protection domain.
+pub(crate) extern "C" fn import_mr(pd: Ptr<IbvPd>, handle: u32) -> *mut IbvMr {
+    create(|| {
+        // libibverbs fills it in.
+        let mut mr = Owned::new(Mr::new(None))?;
+        os::check(ibv_cmd_query_mr(pd, &mut mr.verbs, handle))?;
+        Ok(mr)
+    })
+}
+
+/// `ibv_unimport_mr`. The kernel's region remains.
+///
+/// # Safety
+///
+/// Nothing uses the object afterwards.
+pub(crate) unsafe extern "C" fn unimport_mr(mr: Ptr<VerbsMr>) {
+    // SAFETY: the program passes a region of `import_mr` or of another verb of this library; the
+    // rest is this function's contract.
+    unsafe { destroy(mr, 0) };
+}
+
 /// Returns the result of a verb, which is 0 or an error number.
 pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)

@@ -34,7 +34,7 @@ static DEVICE_OPS: VerbsDeviceOps = VerbsDeviceOps {
     static_providers: core::ptr::null(),
     match_device: None,
     alloc_context: Some(context::alloc_context),
-    import_context: None,
+    import_context: Some(context::import_context),
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
 };
@@ -81,6 +81,8 @@ operations! {
     free_context = context::free_context: fn(Ptr<IbvContext>);
     alloc_pd = domain::alloc_pd: fn(Ptr<IbvContext>) -> *mut IbvPd;
     dealloc_pd = domain::dealloc_pd: fn(Ptr<IbvPd>) -> c_int;
+    import_pd = domain::import_pd: fn(Ptr<IbvContext>, u32) -> *mut IbvPd;
+    unimport_pd = domain::unimport_pd: fn(Ptr<IbvPd>);
     alloc_td = domain::alloc_td: fn(Ptr<IbvContext>, *const IbvTdInitAttr) -> *mut IbvTd;
     dealloc_td = domain::dealloc_td: fn(Ptr<IbvTd>) -> c_int;
     alloc_parent_domain = domain::alloc_parent_domain: fn(
@@ -97,6 +99,10 @@ operations! {
     alloc_dm = dm::alloc_dm: fn(Ptr<IbvContext>, *const IbvAllocDmAttr) -> *mut IbvDm;
     free_dm = dm::free_dm: fn(Ptr<IbvDm>) -> c_int;
     reg_dm_mr = dm::reg_dm_mr: fn(Ptr<IbvPd>, Ptr<IbvDm>, u64, usize, u32) -> *mut IbvMr;
+    import_dm = dm::import_dm: fn(Ptr<IbvContext>, u32) -> *mut IbvDm;
+    unimport_dm = dm::unimport_dm: fn(Ptr<IbvDm>);
+    import_mr = object::import_mr: fn(Ptr<IbvPd>, u32) -> *mut IbvMr;
+    unimport_mr = object::unimport_mr: fn(Ptr<VerbsMr>);
     dereg_mr = object::dereg_mr: fn(Ptr<VerbsMr>) -> c_int;
     alloc_mw = mw::alloc_mw: fn(Ptr<IbvPd>, u32) -> *mut IbvMw;
     bind_mw = post::bind_mw: fn(Ptr<IbvQp>, Ptr<IbvMw>, &IbvMwBind) -> c_int;

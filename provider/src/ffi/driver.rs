@@ -196,6 +196,14 @@ extern "C" {
         resp: &mut [u64; 38],
         resp_size: &mut usize,
     ) -> c_int;
+    pub(crate) fn ibv_cmd_query_context(
+        context: Ptr<IbvContext>,
+        driver: *mut command::IbvCommandBuffer,
+    ) -> c_int;
+    pub(crate) fn execute_ioctl(
+        context: Ptr<IbvContext>,
+        cmd: *mut command::IbvCommandBuffer,
+    ) -> c_int;
     pub(crate) fn ibv_cmd_create_ah(
         pd: Ptr<IbvPd>,
         ah: &mut IbvAh,
@@ -234,10 +242,11 @@ extern "C" {
 }
 
 // SAFETY: these are functions of libibverbs (`infiniband/driver.h`, and the manual pages of the
-// verbs) that access the object of the `Ptr` and read `gid`. One that frees the kernel's part of an
-// object leaves the provider's, and fails if the kernel's part is gone.
+// verbs) that access the object of the `Ptr`, read `gid` and fill in `vmr`. One that frees the
+// kernel's part of an object leaves the provider's, and fails if the kernel's part is gone.
 unsafe extern "C" {
     pub(crate) safe fn ibv_cmd_dealloc_pd(pd: Ptr<IbvPd>) -> c_int;
+    pub(crate) safe fn ibv_cmd_query_mr(pd: Ptr<IbvPd>, vmr: &mut VerbsMr, handle: u32) -> c_int;
     pub(crate) safe fn ibv_cmd_dereg_mr(vmr: Ptr<VerbsMr>) -> c_int;
     pub(crate) safe fn ibv_cmd_dealloc_mw(mw: Ptr<IbvMw>) -> c_int;
     pub(crate) safe fn ibv_cmd_req_notify_cq(cq: Ptr<IbvCq>, solicited_only: c_int) -> c_int;

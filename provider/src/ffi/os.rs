@@ -30,6 +30,8 @@ pub(crate) const EINVAL: c_int = 22;
 /// `EDQUOT`: the user has its share of the objects of this kind.
 pub(crate) const EDQUOT: c_int = 122;
 pub(crate) const EOPNOTSUPP: c_int = 95;
+/// `EPROTONOSUPPORT`: the kernel does not know a method or an attribute of uverbs.
+pub(crate) const EPROTONOSUPPORT: c_int = 93;
 
 const O_RDONLY: c_int = 0;
 const O_CLOEXEC: c_int = 0o2_000_000;

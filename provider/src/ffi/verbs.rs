@@ -396,6 +396,8 @@ unsafe impl Public for IbvMw {
 
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
 pub(crate) const VALUES_MASK_RAW_CLOCK: u32 = 1;
+/// `IBV_DM_MASK_HANDLE`: [`IbvDm::handle`] is valid.
+pub(crate) const DM_MASK_HANDLE: u32 = 1;
 /// `IBV_MW_TYPE_2`.
 pub(crate) const MW_TYPE_2: u32 = 2;
 /// `IBV_SRQ_MAX_WR` in the mask of modify.
