@@ -100,6 +100,7 @@ BOOTS = (
     Boot("memory", "memory", hosts=1, together="one-host", poison=True, port=True),
     Boot("device-memory", "device_memory", hosts=1, together="one-host", poison=True, port=True),
     Boot("null-region", "null_region", hosts=1, together="one-host", poison=True),
+    Boot("importing", "importing", hosts=1, together="one-host", poison=True, port=True),
     Boot("objects", "objects", hosts=1, together="one-host", poison=True, port=True),
     Boot("limits", "limits", hosts=1, together="one-host", poison=True),
     Boot("provider", "provider", hosts=1, debug=False, together="one-host", poison=True),

@@ -411,6 +411,7 @@ class Endpoint:
         self._disturber = None
         self._missing = None
         self._server = None
+        self._received = None
         self._next = 1
 
     def _keep(self, value):
@@ -431,9 +432,31 @@ class Endpoint:
         Returns the properties of the device that tests need. `poll_idle_us` is set in the
         environment of rrxe's provider: see docs/performance.md.
         """
-        before = _event_files()
         with _environment(RRXE_POLL_IDLE_US=poll_idle_us):
-            self._context = Context(name=device)
+            return self._opened(device, address, driver, name=device)
+
+    def import_device(self, device, address, driver, file=None):
+        """Imports the context with the command file `file` of this process, or the received one.
+
+        Returns the same as `open`. The file is closed with the endpoint.
+        """
+        return self._opened(device, address, driver, cmd_fd=self._received if file is None else file)
+
+    def receive_file(self, name):
+        """Receives a file from the process that listens at a Unix socket with an abstract name."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("\0" + name)
+            _, (self._received,), _, _ = socket.recv_fds(connection, 1, 1)
+
+    def send_file(self, name):
+        """Sends the command file to the process that listens at such a socket."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("\0" + name)
+            socket.send_fds(connection, [b"f"], [self.command_file()])
+
+    def _opened(self, device, address, driver, **how):
+        before = _event_files()
+        self._context = Context(**how)
         (self._async_fd,) = _event_files() - before
         self._gid_index, gid = self._find_gid(ipaddress.ip_address(address))
         attributes = self._context.query_device()
@@ -575,6 +598,29 @@ class Endpoint:
     def pd(self):
         """Allocates a protection domain."""
         return self._keep(PD(self._context))
+
+    def import_pd(self, handle):
+        """Imports a protection domain."""
+        return self._keep(PD(self._context, handle=handle))
+
+    def import_region(self, pd, handle):
+        """Imports a region. Returns its keys and its length."""
+        region = MR(self._objects[pd], handle=handle)
+        return {"id": self._keep(region), "lkey": region.lkey, "rkey": region.rkey, "size": region.length}
+
+    def import_device_memory(self, handle):
+        """Imports memory of the device."""
+        return self._keep(DM(self._context, handle=handle))
+
+    def unimport(self, *numbers):
+        """Ends the import of objects, in this order."""
+        for number in numbers:
+            self._objects.pop(number).unimport()
+
+    def kernel_handle(self, number):
+        """Returns the kernel's handle of a protection domain, a region or memory of the device."""
+        value = self._objects[number]
+        return getattr(value, "region", value).handle
 
     def memory(self, pd, size, access=ALL_ACCESS, seed=0):
         """Registers a region of `size` bytes filled with the data of `seed`."""

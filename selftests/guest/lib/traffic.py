@@ -37,16 +37,17 @@ class Side:
     """One end of a connection.
 
     If it is `complete` (and `extended`), it also supports FLUSH and ATOMIC WRITE, and its region
-    may have windows. `flags` are further access flags of its regions.
+    may have windows. `flags` are further access flags of its regions. It is in the protection
+    domain `pd` of the endpoint, or in a new one.
     """
 
-    def __init__(self, endpoint, info, kind, extended, depth=DEPTH, complete=False, flags=()):
+    def __init__(self, endpoint, info, kind, extended, depth=DEPTH, complete=False, flags=(), pd=None):
         self.end = endpoint
         self.info = info
         self.name = f"{info['device']}@{info['address']}"
         self.kind = kind
         self.access = ACCESS + (("flush-global",) if complete else ())
-        self.pd = endpoint.pd()
+        self.pd = endpoint.pd() if pd is None else pd
         self.send_cq = endpoint.cq(2 * depth, extended)
         self.recv_cq = endpoint.cq(2 * depth, extended)
         self.qp = endpoint.qp(
