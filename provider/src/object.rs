@@ -140,7 +140,7 @@ pub(crate) extern "C" fn alloc_null_mr(pd: Ptr<IbvPd>) -> *mut IbvMr {
     })
 }
 
-/// Deregisters the kernel's part of a region. A null region has none.
+/// Deregisters the kernel's part of a region. The kernel does not know null regions.
 extern "C" fn dereg_unless_null(mr: Ptr<VerbsMr>) -> c_int {
     if mr.verbs.mr_type == MR_TYPE_NULL {
         return 0;

@@ -86,8 +86,8 @@ enum Place<'a> {
 
 impl<'a> MappedMemory<'a> {
     /// Returns the address of byte `offset`, and how many of the following `len` bytes are
-    /// contiguous. Returns `EFAULT` if the range extends past the end or, to `write`, if there is no
-    /// memory, or `EAGAIN` if the page is absent or, to `write`, not writable now.
+    /// contiguous. Returns `EFAULT` if the range extends past the end, or if there is no memory to
+    /// `write`. Returns `EAGAIN` if the page is absent or, to `write`, not writable now.
     #[inline]
     fn piece(&self, offset: u64, len: usize, write: bool) -> Result<(*mut u8, usize)> {
         match self.0 {
@@ -204,8 +204,8 @@ impl<'a> MappedMemory<'a> {
     ///
     /// # Errors
     ///
-    /// `EFAULT`: the word is not inside the memory, or is read-only, or there is no memory. `EINVAL`: it is not naturally
-    /// aligned. `EAGAIN`: it is absent.
+    /// `EFAULT`: the word is not inside the memory, or is read-only, or there is no memory.
+    /// `EINVAL`: it is not naturally aligned. `EAGAIN`: it is absent.
     pub fn word(&self, offset: u64) -> Result<&'a Atomic<u64>> {
         if !self.properties().1 {
             return Err(EFAULT);
