@@ -9,11 +9,14 @@ use crate::{
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Acquire, Atomic, Relaxed, Release},
         Arc,
     },
 };
-use linux_rdma::{net::NetDevice, sync::Nesting};
+use linux_rdma::{
+    net::NetDevice,
+    sync::{LongCall, Nesting},
+};
 
 /// Largest nesting of deliveries on a CPU: one `LoopbackBatch`, and the responses to it. A work
 /// item sends anything beyond that.
@@ -37,6 +40,8 @@ pub(crate) struct DeviceCore {
     pub(crate) allocations: Arc<Allocations>,
     /// Nested deliveries of `LoopbackBatch`s: see [`crate::transport::loopback`].
     pub(crate) deliveries: Nesting,
+    /// The device is being removed.
+    is_ending: Atomic<bool>,
 }
 
 impl DeviceCore {
@@ -56,9 +61,34 @@ impl DeviceCore {
                 reorder_bytes: Atomic::new(0),
                 allocations: Allocations::new()?,
                 deliveries: Nesting::new()?,
+                is_ending: Atomic::new(false),
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the identity of the device among the long calls.
+    fn id(&self) -> u64 {
+        core::ptr::from_ref(self).addr() as u64
+    }
+
+    /// Begins a system call that may sleep for any time. Returns `ENODEV` if the device is being
+    /// removed.
+    pub(crate) fn begin_long_call(&self) -> Result<LongCall<'_>> {
+        let call = self.tables.long_calls.begin(self.id())?;
+        // The lock of `begin` orders this after the store of `end_long_calls`, unless that function
+        // finds the call.
+        if self.is_ending.load(Acquire) {
+            return Err(ENODEV);
+        }
+        Ok(call)
+    }
+
+    /// Interrupts the long calls, and lets no further one begin: ib_core waits for them before it
+    /// removes the device. Sleeps.
+    pub(crate) fn end_long_calls(&self) {
+        self.is_ending.store(true, Release);
+        self.tables.long_calls.interrupt(self.id());
     }
 
     /// Returns whether deliveries on this CPU are nested so deeply that a work item must send

@@ -144,6 +144,7 @@ impl Driver for Rrxe {
     }
 
     fn dellink(device: &Device<Self>) -> Result {
+        device.data().core.end_long_calls();
         device.data().release_sockets();
         Ok(())
     }
@@ -475,7 +476,9 @@ impl Driver for Rrxe {
     }
 
     fn advise_mr(device: &Device<Self>, pd: &Self::Pd, advice: &MrAdvice<'_>) -> Result {
-        device.data().core.tables.mrs.advise(pd, advice)
+        let core = &device.data().core;
+        let _call = core.begin_long_call()?;
+        core.tables.mrs.advise(pd, advice)
     }
 
     fn alloc_dm(

@@ -98,6 +98,7 @@ impl NetdevEvents for Follower {
     fn unregister(dev: &NetDevice) {
         if let Some(device) = by_netdev::<Rrxe>(dev) {
             device.unregister_queued();
+            device.data().core.end_long_calls();
             // Synchronously, because the namespace may be destroyed next.
             device.data().release_sockets();
         }

@@ -102,7 +102,9 @@ module! {
 /// The loaded module. Its fields are dropped in their order.
 #[pin_data]
 struct Module {
-    /// First, so that it is dropped first: after that, no device exists and none can be added.
+    /// First, so that it is dropped first: the removal of devices waits for these calls.
+    _long_calls: LongCallsOwner,
+    /// Dropped next: after that, no device exists and none can be added.
     link: LinkRegistration<Rrxe>,
     #[pin]
     notifier: NetdevNotifier,
@@ -113,6 +115,22 @@ struct Module {
     state: SharedState,
     /// Dropped last, because until then packets may still be created.
     _packets: net::PacketOwners,
+}
+
+/// Lets programs begin system calls that may sleep for any time. Dropping this interrupts them.
+struct LongCallsOwner(Arc<tables::Tables>);
+
+impl LongCallsOwner {
+    fn new() -> Result<Self> {
+        let state = STATE.lock();
+        Ok(Self(state.as_ref().ok_or(ENODEV)?.tables.clone()))
+    }
+}
+
+impl Drop for LongCallsOwner {
+    fn drop(&mut self) {
+        self.0.long_calls.close();
+    }
 }
 
 /// Owner of the contents of [`STATE`].
@@ -158,6 +176,7 @@ impl kernel::InPlaceModule for Module {
         try_pin_init!(Self {
             _packets: net::PacketOwners::new()?,
             state: SharedState::new()?,
+            _long_calls: LongCallsOwner::new()?,
             _threads: UserThreads::new()?,
             _flushes: FLUSH_QUEUE.open(c"rrxe_flush", Placement::QueueingCpu)?,
             _events: EVENT_QUEUE.open(c"rrxe_events", Placement::Anywhere)?,

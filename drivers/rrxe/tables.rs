@@ -13,7 +13,7 @@ use crate::{
     verbs::{address_handle::AddressHandles, srq::Srq},
 };
 use kernel::{prelude::*, sync::Arc};
-use linux_rdma::sync::SoftirqBudget;
+use linux_rdma::sync::{LongCalls, SoftirqBudget};
 
 /// The tables of all devices, and the quotas of all objects.
 pub(crate) struct Tables {
@@ -26,6 +26,8 @@ pub(crate) struct Tables {
     pub(crate) quotas: Arc<Quotas>,
     /// Time of the timers of all queue pairs.
     pub(crate) timer_budget: SoftirqBudget,
+    /// System calls that may sleep for any time, by the device.
+    pub(crate) long_calls: Pin<KBox<LongCalls>>,
 }
 
 impl Tables {
@@ -41,6 +43,7 @@ impl Tables {
             srqs: Arc::pin_init(NumberTable::new(limits::MAX_SRQ), GFP_KERNEL)?,
             quotas: Quotas::new()?,
             timer_budget: SoftirqBudget::new(limits::path::TIMER_BUDGET)?,
+            long_calls: KBox::pin_init(LongCalls::new(), GFP_KERNEL)?,
         };
         Ok(Arc::new(tables, GFP_KERNEL)?)
     }

@@ -5,7 +5,10 @@
 //!
 //! C header: `include/linux/sched/vhost_task.h`.
 
-use super::{gate::GateGuard, smp_mb, Gate, ModuleWorkqueue, OpenWorkqueue, Placement};
+use super::{
+    gate::GateGuard, long_calls::interrupt_task, smp_mb, Gate, ModuleWorkqueue, OpenWorkqueue,
+    Placement,
+};
 use crate::{errno, raw};
 use core::{ffi::c_void, ptr};
 use kernel::{
@@ -160,10 +163,7 @@ impl<T: ThreadBody> UserThread<T> {
     /// Ends a wait of the thread that signals can interrupt.
     pub fn interrupt(&self) {
         if let Some(thread) = self.0.thread.as_ref() {
-            // SAFETY: The reference keeps the task, which may have exited already. Setting a flag
-            // of it and waking it without a reason is always allowed (kernel/sched/core.c,
-            // `wake_up_process()`).
-            unsafe { raw::shim_interrupt_task(thread.as_ptr()) };
+            interrupt_task(thread);
         }
     }
 

@@ -410,6 +410,8 @@ class Endpoint:
         self._stamped = set()
         self._disturber = None
         self._missing = None
+        self._advisor = None
+        self._advised = 0
         self._server = None
         self._received = None
         self._next = 1
@@ -821,6 +823,27 @@ class Endpoint:
         flags = ADVISE_FLUSH if flush else 0
         ranges = [SGE(address, length, lkey) for address, length, lkey in segments]
         self._objects[pd].advise_mr(ADVICE[advice], flags, ranges)
+
+    def begin_to_advise(self, pd, address, length, lkey):
+        """Begins to bring in a range, in another thread. `advised` waits for the end."""
+        import verbs_commands  # imports this module
+
+        pd = self.kernel_handle(pd)
+
+        def advise():
+            self._advised = 0
+            try:
+                verbs_commands.advise(self, pd, ADVICE["prefetch-write"], ADVISE_FLUSH, address, length, lkey)
+            except OSError as why:
+                self._advised = why.errno
+
+        self._advisor = threading.Thread(target=advise, daemon=True)
+        self._advisor.start()
+
+    def advised(self):
+        """Waits until the advice that has begun is followed. Returns its errno, or 0."""
+        self._advisor.join()
+        return self._advised
 
     def without_answer(self, address, length):
         """Registers memory with a userfaultfd that nobody serves: its pages never come."""

@@ -21,7 +21,9 @@ MODIFY_QP = 26
 VERBS_IOCTL, MANDATORY, DRIVER = 0xC0181B01, 1, 0x72727865
 
 # UVERBS_OBJECT_*, whose method 0 creates an object.
-CQ, QP, SRQ = 3, 4, 5
+CQ, QP, SRQ, MR = 3, 4, 5, 7
+# UVERBS_METHOD_ADVISE_MR.
+ADVISE = 2
 
 # UVERBS_ATTR_UHW_IN: the driver's input.
 DRIVER_INPUT = 1 << 12
@@ -50,13 +52,28 @@ def alloc_pd(end):
 
 
 def create(end, kind, attributes):
-    """Creates an object by ioctl(), and returns its handle.
+    """Creates an object by ioctl(), and returns its handle. Attribute 0 is the new object."""
+    return call(end, kind, 0, {0: 0, **attributes})
+
+
+def advise(end, pd, advice, flags, address, length, lkey):
+    """Gives an advice about a range, with the handle of a protection domain.
+
+    pyverbs would keep Python's lock during the call.
+    """
+    advice, flags = struct.pack("=Q", advice), struct.pack("=Q", flags)
+    attributes = {0: pd, 1: advice, 2: flags, 3: struct.pack("=QII", address, length, lkey)}
+    call(end, MR, ADVISE, attributes)
+
+
+def call(end, kind, method, attributes):
+    """Calls a method of an object by ioctl(), and returns the value of the first attribute.
 
     `attributes` are {number: value}. A value is the number of an object or file, bytes of input, or
-    a buffer for output. Attribute 0 is the new object.
+    a buffer for output.
     """
     records, buffers = b"", []
-    for number, value in {0: 0, **attributes}.items():
+    for number, value in attributes.items():
         length = 0
         if isinstance(value, bytes) and len(value) <= 8:
             length, value = len(value), int.from_bytes(value, "little")
@@ -65,7 +82,7 @@ def create(end, kind, attributes):
             buffers.append(buffer)
             length, value = ctypes.sizeof(buffer), ctypes.addressof(buffer)
         records += struct.pack("=4Hq", number, length, MANDATORY, 0, value)
-    header = struct.pack("=4HQ2I", 24 + len(records), kind, 0, len(attributes) + 1, 0, DRIVER, 0)
-    call = bytearray(header + records)
-    fcntl.ioctl(end.command_file(), VERBS_IOCTL, call)
-    return struct.unpack_from("=Q", call, len(header) + 8)[0]
+    header = struct.pack("=4HQ2I", 24 + len(records), kind, method, len(attributes), 0, DRIVER, 0)
+    request = bytearray(header + records)
+    fcntl.ioctl(end.command_file(), VERBS_IOCTL, request)
+    return struct.unpack_from("=Q", request, len(header) + 8)[0]

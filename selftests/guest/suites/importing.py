@@ -474,11 +474,12 @@ def commands():
         memory = first.device_memory_handle(first.device_memory(PAGE + 4))
         buffer = ctypes.create_string_buffer(b"\xff" * 128, 128)
         at = ctypes.addressof(buffer)
-        for length in (1, 8, 15, 16, 17, 128):
+        for length in (1, 8, 15, 16, 17, 24, 25, 128):
             ctypes.memset(at, 0xFF, 128)
             equal(f"query of {length} bytes", call(file, DEVICE, QUERY_CONTEXT, (OWN, length, at)), 0)
             equal("the bytes behind", buffer.raw[length:], b"\xff" * (128 - length))
-            equal("unknown members", buffer.raw[16:length], bytes(max(length - 16, 0)))
+            # The last member that the driver knows is zero, too.
+            equal("unknown members", buffer.raw[20:length], bytes(max(length - 20, 0)))
         whole = struct.unpack_from("=QII", buffer.raw)
         require(whole[0] & 2 and whole[1] and whole[2], f"the response is {whole}")
         equal("no room", call(file, DEVICE, QUERY_CONTEXT, (OWN, 0, at)), errno.EINVAL)

@@ -5,6 +5,7 @@ Nothing may be left behind: the harness looks for leaks and kernel warnings afte
 """
 
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -355,6 +356,35 @@ def page_never_present(end):
         harness.log(f"it took {time.monotonic() - began:.3f} s")
         if end is not ENDS["killed"]:
             equal("the device memory", program.from_device(memory, 0, 64), "5a" * 64)
+            program.die()
+        settled(here.machine, "the program")
+        if not os.path.exists(f"/sys/module/{driver()}"):
+            testbed.bring_up(here)
+
+
+@case(timeout=300, each=ENDS)
+def advice_never_followed(end):
+    """A program waits in ibv_advise_mr() for a page that never comes.
+
+    That holds up neither its end nor the device's, which ends the call.
+    """
+    if driver() != "rrxe":
+        raise Skip("the other driver has no such pages")
+    import endpoint  # only a guest has verbs
+
+    with fresh() as here:
+        program = endpoint.Apart()
+        program.open(here.device, here.address, here.driver)
+        pd, address = program.pd(), program.map(64 * 4096)
+        region = program.over(pd, address, 64 * 4096)
+        program.without_answer(address, 64 * 4096)
+        program.begin_to_advise(pd, address, 64 * 4096, region["lkey"])
+        program.wait_for_page(10)
+        began = time.monotonic()
+        end(here, program)
+        harness.log(f"it took {time.monotonic() - began:.3f} s")
+        if end is not ENDS["killed"]:
+            equal("the errno", program.advised(), errno.EINTR)
             program.die()
         settled(here.machine, "the program")
         if not os.path.exists(f"/sys/module/{driver()}"):
