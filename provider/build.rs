@@ -14,15 +14,16 @@ use std::{env, fs};
 /// Functions whose symbol version carries the number of the private ABI. If librrxe calls another
 /// function, linking fails.
 const PRIVATE: &str = "
-    _verbs_init_and_alloc_context ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw
-    ibv_cmd_alloc_pd ibv_cmd_query_context ibv_cmd_query_mr execute_ioctl ibv_cmd_attach_mcast ibv_cmd_free_dm ibv_cmd_reg_dm_mr
-    ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_cq ibv_cmd_create_qp_ex
-    ibv_cmd_create_srq_ex ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah
-    ibv_cmd_destroy_cq ibv_cmd_destroy_qp ibv_cmd_destroy_srq ibv_cmd_detach_mcast
-    ibv_cmd_get_context ibv_cmd_modify_qp ibv_cmd_modify_srq ibv_cmd_open_qp ibv_cmd_open_xrcd
-    ibv_cmd_post_recv ibv_cmd_post_send ibv_cmd_query_device_any ibv_cmd_query_port
-    ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr
-    ibv_cmd_resize_cq verbs_set_ops verbs_uninit_context
+    _verbs_init_and_alloc_context execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm
+    ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah
+    ibv_cmd_create_cq ibv_cmd_create_qp_ex ibv_cmd_create_srq_ex ibv_cmd_dealloc_mw
+    ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah ibv_cmd_destroy_cq ibv_cmd_destroy_qp
+    ibv_cmd_destroy_srq ibv_cmd_detach_mcast ibv_cmd_free_dm ibv_cmd_get_context
+    ibv_cmd_modify_cq ibv_cmd_modify_qp ibv_cmd_modify_srq ibv_cmd_open_qp ibv_cmd_open_xrcd
+    ibv_cmd_post_recv ibv_cmd_post_send ibv_cmd_query_context ibv_cmd_query_device_any
+    ibv_cmd_query_mr ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_reg_dm_mr
+    ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq verbs_set_ops
+    verbs_uninit_context
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -34,8 +34,9 @@ use linux_rdma::{
     net::NetDevice,
     rdma::{
         attr::{
-            device_cap, mtu_to_enum, odp, CqInitAttr, DeviceAttr, OdpCaps, PortAttr, SrqAttr,
-            StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG, KERNEL_CAP_ON_DEMAND_PAGING,
+            device_cap, mtu_to_enum, odp, CqInitAttr, DeviceAttr, Moderation, OdpCaps, PortAttr,
+            SrqAttr, StatName, ATOMIC_HCA, KERNEL_CAP_ALLOW_USER_UNREG,
+            KERNEL_CAP_ON_DEMAND_PAGING,
         },
         device::{LinkOps, LinkRequest},
         memory::{DeviceRange, KernelMemory, HAS_ON_DEMAND_PAGING},
@@ -217,6 +218,10 @@ impl Driver for Rrxe {
             hca_core_clock: 1_000_000,
             odp_caps: odp_caps(),
             max_dm_size: limits::MAX_DM_SIZE,
+            max_cq_moderation: Moderation {
+                count: u16::MAX,
+                period: u16::MAX,
+            },
         }
     }
 
@@ -347,12 +352,17 @@ impl Driver for Rrxe {
         cq.0.resize(device, cqe, udata)
     }
 
+    fn modify_cq(cq: &Self::Cq, moderation: Moderation) -> Result {
+        cq.0.moderate(moderation);
+        Ok(())
+    }
+
     fn poll_cq(cq: &Self::Cq, to: &mut WcBuffer<'_>) {
         cq.0.poll(to);
     }
 
     fn req_notify_cq(cq: &Self::Cq, solicited_only: bool, report_missed: bool) -> bool {
-        cq.0.arm(solicited_only) && report_missed
+        Cq::arm(&cq.0, solicited_only) && report_missed
     }
 
     fn create_qp(

@@ -115,6 +115,7 @@ operations! {
     create_cq_ex = cq::create_cq_ex: fn(Ptr<IbvContext>, *const IbvCqInitAttrEx) -> *mut IbvCqEx;
     destroy_cq = object::destroy_cq: fn(Ptr<IbvCq>) -> c_int;
     resize_cq = cq::resize_cq: fn(Ptr<IbvCq>, c_int) -> c_int;
+    modify_cq = command::modify_cq: fn(Ptr<IbvCq>, Foreign<IbvModifyCqAttr>) -> c_int;
     poll_cq = cq::poll_cq: fn(Ptr<IbvCq>, c_int, *mut IbvWc) -> c_int;
     req_notify_cq = cq::req_notify_cq: fn(Ptr<IbvCq>, c_int) -> c_int;
     create_qp = qp::create_qp: fn(Ptr<IbvPd>, &mut IbvQpInitAttr) -> *mut IbvQp;

@@ -101,6 +101,17 @@ pub struct DeviceAttr {
     pub hca_core_clock: u64,
     pub odp_caps: OdpCaps,
     pub max_dm_size: u64,
+    /// Largest number of completions and of microseconds of [`Moderation`].
+    pub max_cq_moderation: Moderation,
+}
+
+/// Moderation of the events of a completion queue (`ibv_modify_cq(3)`).
+#[derive(Clone, Copy, Default)]
+pub struct Moderation {
+    /// Completions after which the consumer is notified.
+    pub count: u16,
+    /// Microseconds after which the consumer is notified.
+    pub period: u16,
 }
 
 /// Support of on-demand paging (`struct ib_odp_caps`), by transport. All are zero without it.
@@ -175,6 +186,8 @@ impl DeviceAttr {
         attr.timestamp_mask = self.timestamp_mask;
         attr.hca_core_clock = self.hca_core_clock;
         attr.max_dm_size = self.max_dm_size;
+        attr.cq_caps.max_cq_moderation_count = self.max_cq_moderation.count;
+        attr.cq_caps.max_cq_moderation_period = self.max_cq_moderation.period;
         attr.odp_caps.general_caps = self.odp_caps.general;
         let caps = &mut attr.odp_caps.per_transport_caps;
         caps.rc_odp_caps = self.odp_caps.rc;

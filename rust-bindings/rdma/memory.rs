@@ -86,8 +86,8 @@ enum Place<'a> {
 
 impl<'a> MappedMemory<'a> {
     /// Returns the address of byte `offset`, and how many of the following `len` bytes are
-    /// contiguous. Returns `EFAULT` if the range extends past the end, or if there is no memory to
-    /// `write`. Returns `EAGAIN` if the page is absent or, to `write`, not writable now.
+    /// contiguous. Returns `EFAULT` if the range extends past the end, or `EAGAIN` if the page is
+    /// absent or, to `write`, not writable now.
     #[inline]
     fn piece(&self, offset: u64, len: usize, write: bool) -> Result<(*mut u8, usize)> {
         match self.0 {
@@ -98,8 +98,8 @@ impl<'a> MappedMemory<'a> {
                 (end <= size).then_some((address, len)).ok_or(EFAULT)
             }
             Place::OnDemand(memory) => memory.piece(offset, len, write),
-            Place::Null if write => Err(EFAULT),
             Place::Null => {
+                debug_assert!(!write, "there is nothing to write to");
                 let (zeroes, n) = null_memory::zeroes(len);
                 Ok((zeroes.cast_mut(), n))
             }
@@ -113,7 +113,7 @@ impl<'a> MappedMemory<'a> {
             Place::Pages(table) => (table.len, table.writable),
             Place::Contiguous(_, size) => (size, true),
             Place::OnDemand(memory) => memory.properties(),
-            Place::Null => (u64::MAX, true),
+            Place::Null => (u64::MAX, false),
         }
     }
 
@@ -185,11 +185,8 @@ impl<'a> MappedMemory<'a> {
     /// Copies a fragment of a received packet to `offset`. Fails as [`MappedMemory::write`] does.
     #[inline]
     pub fn write_fragment(&self, offset: u64, from: &Fragment<'_>) -> Result {
-        if matches!(self.0, Place::Null) {
-            return Ok(());
-        }
         if !self.properties().1 {
-            return Err(EFAULT);
+            return matches!(self.0, Place::Null).then_some(()).ok_or(EFAULT);
         }
         self.for_each(offset, from.len(), true, |p, done, n| {
             // SAFETY: The memory stays at its place (type invariant), is writable, and each piece

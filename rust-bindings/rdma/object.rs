@@ -3,7 +3,7 @@
 //! The verbs objects, and the trait that a driver implements.
 
 use super::{
-    attr::{CqInitAttr, DeviceAttr, PortAttr, SrqAttr, StatName},
+    attr::{CqInitAttr, DeviceAttr, Moderation, PortAttr, SrqAttr, StatName},
     details::Details,
     device::{Device, LinkOps, LinkRequest},
     event::{CqTarget, OpenTarget, QpTarget, SrqTarget, Target},
@@ -357,6 +357,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
         _cqe: u32,
         _udata: Option<&mut Udata<'_>>,
     ) -> Result<u32> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+    /// Changes the moderation of a completion queue.
+    fn modify_cq(_cq: &Self::Cq, _moderation: Moderation) -> Result {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
     /// Moves completions to the buffer of a kernel consumer. Any context but hard interrupts.

@@ -111,6 +111,7 @@ impl<D: Driver> Ops<D> {
             HAS_CREATE_AH: create_ah = Self::create_ah, create_user_ah = Self::create_ah,
                 query_ah = Self::query_ah, destroy_ah = Self::destroy_ah;
             HAS_RESIZE_CQ: resize_user_cq = Self::resize_user_cq;
+            HAS_MODIFY_CQ: modify_cq = Self::modify_cq;
             HAS_DESCRIBE_QP: fill_res_qp_entry = Self::fill_res_qp_entry;
             HAS_ATTACH_MCAST: attach_mcast = Self::attach_mcast,
                 detach_mcast = Self::detach_mcast;

@@ -30,11 +30,12 @@ use linux_rdma::{
     errno::not_supported,
     impl_has_serial_work,
     rdma::{
-        attr::{CqInitAttr, CQ_FLAG_TIMESTAMP},
+        attr::{CqInitAttr, Moderation, CQ_FLAG_TIMESTAMP},
         wr::{wc, Wc, WcBuffer},
         CqEvent, CqTarget, Device, QpTarget, Udata,
     },
-    sync::{smp_mb, with_lock_irqsave, SerialTask, SerialWork},
+    sync::{smp_mb, with_lock_irqsave, SerialTask, SerialWork, SoftTimer, TimerCallback},
+    time::monotonic_ns,
 };
 use rrxe_core::{Minus, RingCounter};
 
@@ -53,6 +54,9 @@ pub(crate) struct Cq {
     /// Notifies the consumer in a softirq: [`COMPLETIONS`], [`LOST`].
     #[pin]
     notification: SerialWork<Cq>,
+    /// Notifies the consumer of a deferred event.
+    #[pin]
+    timer: SoftTimer<Cq>,
 }
 
 impl_has_serial_work! {
@@ -89,6 +93,20 @@ struct Queue {
     overflow: bool,
     /// The consumer was told of the loss.
     overflow_reported: bool,
+    moderation: Moderation,
+    /// `producer` at the last event, or at the last change of `moderation` or of the ring.
+    counted: RingCounter,
+    /// The armings that completions have satisfied since then, whose event moderation defers.
+    deferred: u32,
+}
+
+/// When to notify the consumer.
+enum Notice {
+    /// Not for these completions.
+    Never,
+    Now,
+    /// After this time in nanoseconds, unless more completions make it due before.
+    Later(u64),
 }
 
 impl Queue {
@@ -141,10 +159,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the arming that a completion satisfies.
-    fn disarm(&mut self, solicited: bool) -> bool {
+    /// Takes the arming that a completion satisfies, unless moderation defers the event.
+    fn disarm(&mut self, solicited: bool) -> Notice {
         let Some(ring) = &self.ring else {
-            return false;
+            return Notice::Never;
         };
         let wanted = ARM_ANY | if solicited { ARM_SOLICITED } else { 0 };
         if self.qps.is_empty() {
@@ -152,22 +170,51 @@ impl Queue {
             // kernel consumer does both under the lock.
             smp_mb();
         }
-        if ring.load_acquire(RING_ARM) & wanted == 0 {
-            return false;
+        if ring.load_acquire(RING_ARM) & wanted == 0 || self.withhold() {
+            return Notice::Never;
         }
-        if self.events >= MAX_EVENTS && ring.load_acquire(RING_FLAGS) & COUNTS_EVENTS != 0 {
-            self.withheld = true;
-            return false;
-        }
-        self.take_arming(wanted)
+        self.take_or_defer(wanted)
     }
 
     /// Takes the arming of a user program that calls the kernel, if an event was withheld until
     /// then, or if completions wait, unless the last event was for the oldest of them.
-    fn disarm_at_call(&mut self) -> bool {
+    fn disarm_at_call(&mut self) -> Notice {
         self.set_events(0);
         let withheld = core::mem::take(&mut self.withheld);
-        (withheld || self.unnotified().is_some()) && self.take_arming(ARM_ANY | ARM_SOLICITED)
+        if withheld || self.unnotified().is_some() {
+            self.take_or_defer(ARM_ANY | ARM_SOLICITED)
+        } else {
+            Notice::Never
+        }
+    }
+
+    /// Takes the arming of the deferred event. Returns false if the consumer has polled the
+    /// completions, or has been notified of the last one.
+    fn disarm_when_due(&mut self) -> bool {
+        let wanted = core::mem::take(&mut self.deferred);
+        wanted != 0 && self.oldest().is_some() && !self.withhold() && self.take_arming(wanted)
+    }
+
+    /// Takes the arming if the event is due. Otherwise defers the event.
+    fn take_or_defer(&mut self, wanted: u32) -> Notice {
+        let Moderation { count, period } = self.moderation;
+        let is_due = period == 0 || self.producer.since(self.counted) >= count.into();
+        if !is_due {
+            self.deferred |= wanted;
+            return Notice::Later(u64::from(period).wrapping_mul(1000));
+        }
+        match self.take_arming(wanted) {
+            true => Notice::Now,
+            false => Notice::Never,
+        }
+    }
+
+    /// Withholds the event if the queue has raised [`MAX_EVENTS`] events. Returns whether it has.
+    fn withhold(&mut self) -> bool {
+        let counts = |ring: &Ring| ring.load_acquire(RING_FLAGS) & COUNTS_EVENTS != 0;
+        let limited = self.events >= MAX_EVENTS && self.ring.as_ref().is_some_and(counts);
+        self.withheld |= limited;
+        limited
     }
 
     /// Takes the arming. Returns whether it is one of `wanted`.
@@ -179,10 +226,13 @@ impl Queue {
         let hit = armed.is_some_and(|armed| armed & wanted != 0);
         if !hit {
             self.set_events(before);
-        } else if let Some(consumer) = self.unnotified() {
+            return false;
+        }
+        (self.counted, self.deferred) = (self.producer, 0);
+        if let Some(consumer) = self.unnotified() {
             self.set_notified(consumer);
         }
-        hit
+        true
     }
 
     fn set_events(&mut self, events: u32) {
@@ -196,16 +246,21 @@ impl Queue {
     /// of them. A program may have written any value.
     fn unnotified(&self) -> Option<RingCounter> {
         let ring = self.ring.as_ref()?;
-        let consumer = ring.counter(RING_CONSUMER);
-        if self.producer.checked_since(consumer, ring.capacity)? == 0 {
-            return None;
-        }
+        let consumer = self.oldest()?;
         // Positions in the ring's window, which ends at the producer. `notified` is before the
         // window if the program has polled for long without events.
         let start = self.producer.sub(ring.capacity);
         let notified = self.notified.checked_since(start, ring.capacity);
         let is_new = notified.is_none_or(|notified| consumer.since(start) > notified);
         is_new.then_some(consumer)
+    }
+
+    /// Returns the consumer counter, if completions wait.
+    fn oldest(&self) -> Option<RingCounter> {
+        let ring = self.ring.as_ref()?;
+        let consumer = ring.counter(RING_CONSUMER);
+        let waiting = self.producer.checked_since(consumer, ring.capacity)?;
+        (waiting != 0).then_some(consumer)
     }
 
     fn set_notified(&mut self, consumer: RingCounter) {
@@ -286,11 +341,15 @@ impl Cq {
                     withheld: false,
                     overflow: false,
                     overflow_reported: false,
+                    moderation: Moderation::default(),
+                    counted: RingCounter::default(),
+                    deferred: 0,
                 }, "rrxe_cq"),
                 resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target,
                 is_kernel: kernel,
                 notification <- SerialWork::new(c"rrxe_cq", static_lock_class!()),
+                timer <- SoftTimer::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -356,6 +415,7 @@ impl Cq {
                 to.store_release(RING_PRODUCER, used);
                 let notified = queue.notified.sub(first.get());
                 queue.producer = RingCounter::new(used);
+                queue.counted = queue.producer;
                 queue.ring = Some(to.clone());
                 queue.set_notified(notified);
                 let events = queue.events;
@@ -391,19 +451,55 @@ impl Cq {
     /// that one was lost, only once, whichever queue pair lost it (K-01). With `later`, a softirq
     /// does that. Otherwise the caller must hold no lock.
     pub(crate) fn report(this: &Arc<Self>, lost: bool, solicited: bool, later: bool) {
-        let (due, what) = with_lock_irqsave(&this.queue, |queue| {
-            if lost {
-                let reported = core::mem::replace(&mut queue.overflow_reported, true);
-                (!reported, LOST)
-            } else {
-                (queue.disarm(solicited), COMPLETIONS)
+        let this = this.as_arc_borrow();
+        let (due, what) = if lost {
+            let reported = with_lock_irqsave(&this.queue, |queue| {
+                core::mem::replace(&mut queue.overflow_reported, true)
+            });
+            (!reported, LOST)
+        } else {
+            (
+                Self::notice(this, |queue| queue.disarm(solicited)),
+                COMPLETIONS,
+            )
+        };
+        if due {
+            Self::deliver(this, what, later);
+        }
+    }
+
+    /// Returns whether the consumer must be notified now, as `change` decides. Arms the timer of a
+    /// deferred event.
+    fn notice(this: ArcBorrow<'_, Self>, change: impl FnOnce(&mut Queue) -> Notice) -> bool {
+        with_lock_irqsave(&this.queue, |queue| match change(queue) {
+            Notice::Never => false,
+            Notice::Now => true,
+            Notice::Later(ns) => {
+                // With the lock, so that nothing arms the timer once DESTROY_CQ has taken the ring.
+                SoftTimer::arm(this, monotonic_ns().saturating_add(ns));
+                false
             }
-        });
-        if due && (later || this.is_kernel) {
-            SerialWork::<Self>::queue(this.as_arc_borrow(), what);
-        } else if due {
+        })
+    }
+
+    /// Notifies the consumer. With `later`, a softirq does that.
+    fn deliver(this: ArcBorrow<'_, Self>, what: u32, later: bool) {
+        if later || this.is_kernel {
+            SerialWork::<Self>::queue(this, what);
+        } else {
             this.notify(what);
         }
+    }
+
+    /// MODIFY_CQ: the consumer is notified after this number of completions, or when this time has
+    /// passed since the first of them. If one of the two is 0, it is notified at once.
+    pub(crate) fn moderate(&self, to: Moderation) {
+        let is_off = to.count == 0;
+        let to = if is_off { Moderation::default() } else { to };
+        with_lock_irqsave(&self.queue, |queue| {
+            queue.moderation = to;
+            queue.counted = queue.producer;
+        });
     }
 
     fn notify(&self, what: u32) {
@@ -426,14 +522,15 @@ impl Cq {
     /// REQ_NOTIFY_CQ. Arms the queue of a kernel consumer, for `solicited` completions or for all,
     /// and returns true if completions wait. A user program arms its queue itself, and calls if
     /// completions wait, or if the queue has raised [`MAX_EVENTS`] events.
-    pub(crate) fn arm(&self, solicited: bool) -> bool {
-        if !self.is_kernel {
-            if with_lock_irqsave(&self.queue, Queue::disarm_at_call) {
-                self.notify(COMPLETIONS);
+    pub(crate) fn arm(this: &Arc<Self>, solicited: bool) -> bool {
+        if !this.is_kernel {
+            let this = this.as_arc_borrow();
+            if Self::notice(this, Queue::disarm_at_call) {
+                Self::deliver(this, COMPLETIONS, false);
             }
             return false;
         }
-        with_lock_irqsave(&self.queue, |queue| {
+        with_lock_irqsave(&this.queue, |queue| {
             let Some(ring) = &queue.ring else {
                 return false;
             };
@@ -452,8 +549,22 @@ impl Drop for CqHandle {
     fn drop(&mut self) {
         SerialWork::close(self.0.as_arc_borrow());
         let old = with_lock_irqsave(&self.0.queue, |queue| queue.ring.take());
+        // Without a ring, nothing arms the timer again.
+        SoftTimer::<Cq>::cancel_sync(self.0.as_arc_borrow());
         // Unpinning may sleep, so it happens without the lock.
         drop(old);
+    }
+}
+
+impl TimerCallback for Cq {
+    fn timer(&self) -> &SoftTimer<Self> {
+        &self.timer
+    }
+
+    fn expired(this: ArcBorrow<'_, Self>) {
+        if with_lock_irqsave(&this.queue, Queue::disarm_when_due) {
+            Self::deliver(this, COMPLETIONS, false);
+        }
     }
 }
 
@@ -555,6 +666,52 @@ mod tests {
         // The removal frees entries.
         push(&cq, &kept, 9)?;
         assert_eq!(poll(&cq, &kept), 25689);
+        Ok(())
+    }
+
+    /// Moderation defers an event until enough completions have been added or the time has passed,
+    /// and drops it if the consumer has polled.
+    #[test]
+    fn events_are_moderated() -> Result {
+        let (cq, qp) = (queue(8)?, TestQp::new()?);
+        let complete = || -> Result<u64> {
+            push(&cq, &qp, 1)?;
+            Ok(
+                match with_lock_irqsave(&cq.queue, |queue| queue.disarm(false)) {
+                    Notice::Never => 0,
+                    Notice::Now => 1,
+                    Notice::Later(ns) => ns,
+                },
+            )
+        };
+        let is_due = || with_lock_irqsave(&cq.queue, Queue::disarm_when_due);
+        let moderate = |count, period| cq.moderate(Moderation { count, period });
+        for (count, period) in [(0, 0), (5, 0), (0, 5), (1, 5)] {
+            moderate(count, period);
+            assert_eq!(complete()?, 0);
+            Cq::arm(&cq, false);
+            assert_eq!((complete()?, complete()?), (1, 0));
+            poll(&cq, &qp);
+        }
+        moderate(3, 7);
+        Cq::arm(&cq, false);
+        assert_eq!((complete()?, complete()?), (7000, 7000));
+        assert_eq!((complete()?, complete()?), (1, 0));
+        // The event was raised.
+        assert!(!is_due());
+        poll(&cq, &qp);
+        Cq::arm(&cq, false);
+        // The completion that was not armed for counts.
+        assert_eq!(complete()?, 7000);
+        assert!(is_due());
+        assert!(!is_due());
+        poll(&cq, &qp);
+        Cq::arm(&cq, false);
+        assert_eq!(complete()?, 7000);
+        poll(&cq, &qp);
+        assert!(!is_due());
+        // The queue is still armed.
+        assert_eq!((complete()?, complete()?), (7000, 1));
         Ok(())
     }
 

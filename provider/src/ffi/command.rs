@@ -91,6 +91,7 @@ commands! {
     ) [40 + ring: abi::RingSpec] -> [8];
     fn resize_cq = "ibv_cmd_resize_cq"(cq: Ptr<IbvCq>, cqe: c_int)
         [24 + ring: abi::RingSpec] -> [8];
+    fn modify_cq = "ibv_cmd_modify_cq"(cq: Ptr<IbvCq>, attr: Foreign<IbvModifyCqAttr>) [40];
     fn create_srq_ex = "ibv_cmd_create_srq_ex"(
         context: Ptr<IbvContext>, srq: &UnsafeCell<VerbsSrq>, attr: &mut IbvSrqInitAttrEx
     ) [56 + ring: abi::RingSpec] -> [16];

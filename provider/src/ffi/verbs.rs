@@ -29,6 +29,7 @@ opaque! {
     IbvXrcd;
     IbvXrcdInitAttr;
     IbvQpOpenAttr;
+    IbvModifyCqAttr;
     IbvCq;
 }
 

@@ -6,7 +6,7 @@ use super::Ops;
 use crate::{
     raw,
     rdma::{
-        attr::CqInitAttr,
+        attr::{CqInitAttr, Moderation},
         device::Device,
         object::{errno, Cq, Driver},
         udata::Udata,
@@ -72,6 +72,16 @@ impl<D: Driver> Ops<D> {
             )
             .map(|cqe| Atomic::from_ptr(&raw mut (*ib).cqe).store(cqe as c_int, Relaxed))
         })
+    }
+
+    pub(super) unsafe extern "C" fn modify_cq(
+        ib: *mut raw::ib_cq,
+        count: u16,
+        period: u16,
+    ) -> c_int {
+        // SAFETY: The queue is live (verbs.c, `rdma_set_cq_moderation()`).
+        let cq = unsafe { Cq::<D>::data(ib) };
+        errno(D::modify_cq(cq, Moderation { count, period }))
     }
 
     pub(super) unsafe extern "C" fn poll_cq(

@@ -46,6 +46,8 @@ TESTS = {
     "completion_timestamp_mask": ("statements/completion-times",),
     "hca_core_clock": ("statements/completion-times",),
     "max_dm_size": ("device-memory/limit", "device-memory/many"),
+    "cq_mod_caps.max_cq_count": ("completion-events/moderated-by-count", "completion-events/moderated-by-the-library"),
+    "cq_mod_caps.max_cq_period": ("completion-events/moderated-by-time", "storage/nvme-with-adaptive-moderation"),
     # SUPPORT and SUPPORT_IMPLICIT.
     "odp_caps.general_caps": ("paging/untouched", "paging/whole-address-space"),
     "odp_caps.rc_odp_caps": ("paging/cold", "paging/anything"),

@@ -1045,6 +1045,14 @@ class Endpoint:
         """Requests an event for the next (solicited) completion."""
         self._objects[cq].req_notify(solicited)
 
+    def moderate(self, cq, count, period):
+        """Has events of a completion queue come after `count` completions or `period` us."""
+        import verbs_commands  # imports this module
+
+        # pyverbs tells the handle only in this text.
+        (line,) = [line for line in str(self._objects[cq]).splitlines() if line.startswith("Handle")]
+        verbs_commands.moderate(self, int(line.split()[-1]), count, period)
+
     def wait_event(self, channel, cq, seconds):
         """Returns whether an event of `cq` came within this time; takes and acknowledges it."""
         events, fd = self._objects[channel], self._event_fds[channel]

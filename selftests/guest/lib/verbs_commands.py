@@ -17,6 +17,9 @@ import verbs_enums as e
 ALLOC_PD = 3
 MODIFY_QP = 26
 
+# IB_USER_VERBS_CMD_FLAG_EXTENDED and IB_USER_VERBS_EX_CMD_MODIFY_CQ; IB_CQ_MODERATE.
+EXTENDED, MODIFY_CQ, MODERATE = 1 << 31, 57, 1
+
 # RDMA_VERBS_IOCTL, UVERBS_ATTR_F_MANDATORY, and the driver's number (abi.rs).
 VERBS_IOCTL, MANDATORY, DRIVER = 0xC0181B01, 1, 0x72727865
 
@@ -32,6 +35,13 @@ DRIVER_INPUT = 1 << 12
 def command(end, number, body, response=0):
     """Writes a command with this body, and room for a response, to the endpoint's device."""
     header = struct.pack("=IHH", number, (8 + len(body)) // 4, response // 4)
+    os.write(end.command_file(), header + body)
+
+
+def moderate(end, cq, count, period):
+    """Issues MODIFY_CQ with the handle of a completion queue. The period is in microseconds."""
+    body = struct.pack("=2I2HI", cq, MODERATE, count, period, 0)
+    header = struct.pack("=IHHQHHI", EXTENDED | MODIFY_CQ, len(body) // 8, 0, 0, 0, 0, 0)
     os.write(end.command_file(), header + body)
 
 

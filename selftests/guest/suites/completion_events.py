@@ -2,9 +2,13 @@
 """Completion events: one per arming, for the requested kind, and always for failures (IBA
 11.4.2)."""
 
+import ctypes
+import errno
+import time
+
 import harness
 import testbed
-from harness import Skip, case, equal, wait_until
+from harness import Skip, case, equal, require, wait_until
 
 bed = testbed.Bed()
 
@@ -374,6 +378,106 @@ def previous_provider():
             c.send()
             c.event_at_once()
         c.event(False)
+
+
+# The longest period of moderation, in microseconds and seconds.
+PERIOD, PERIOD_S = 65535, 0.065
+
+
+@case()
+def moderated_by_time():
+    """One completion raises its event when the period has passed, unless it is polled before."""
+    _only_rrxe()
+    with Connection() as c:
+        c.end.moderate(c.recv_cq, 1000, PERIOD)
+        for _ in range(2):
+            began = time.monotonic()
+            c.arm()
+            c.send(stays=True)
+            c.event(True)
+            took = time.monotonic() - began
+            require(took >= PERIOD_S, f"the event came after {took:.3f} s")
+            c.take()
+        # An older completion, of which the program was notified, waits, too.
+        c.arm()
+        c.send(stays=True)
+        c.event(True)
+        c.arm()
+        c.send(stays=True)
+        c.event(True)
+        c.take()
+        c.take()
+        # The completion waits when the queue is armed.
+        c.send(stays=True)
+        began = time.monotonic()
+        c.arm()
+        c.event(True)
+        took = time.monotonic() - began
+        require(took >= PERIOD_S, f"the event came after {took:.3f} s")
+        c.take()
+
+
+@case()
+def moderated_and_polled():
+    """Completions that the program polls within the period raise at most one event together."""
+    _only_rrxe()
+    with Connection() as c:
+        c.end.moderate(c.recv_cq, 1000, PERIOD)
+        c.arm()
+        for _ in range(20):
+            c.send()
+        came = 0
+        while c.end.wait_event(c.channel, c.recv_cq, STAYS_AWAY):
+            came += 1
+        require(came <= 1, f"{came} events for one arming")
+        c.arm()
+        c.send()
+        c.send(stays=True)
+        c.event(True)
+        c.take()
+
+
+@case()
+def moderated_by_count():
+    """Enough completions raise the event, and moderation can be switched off."""
+    _only_rrxe()
+    with Connection() as c:
+        for count, period, messages in ((3, PERIOD, 3), (1, PERIOD, 1), (0, PERIOD, 1), (1000, 0, 1), (0, 0, 1)):
+            c.end.moderate(c.recv_cq, count, period)
+            c.arm()
+            for _ in range(messages):
+                c.send(stays=True)
+            # The kernel has raised it, or does so when the period has passed.
+            c.event(True)
+            for _ in range(messages):
+                c.take()
+            c.event(False)
+
+
+@case()
+def moderated_by_the_library():
+    """ibv_modify_cq() accepts any moderation, and no other attribute."""
+    _only_rrxe()
+    from libibverbs import Verbs  # only a guest has verbs
+
+    verbs = Verbs(bed.here.device)
+    inline = ctypes.CDLL("/guest/bin/libinline-verbs.so")
+    cq = verbs.make("ibv_create_cq", verbs.context, 16, None, None, 0)
+    for mask, count, period, error in ((1, 65535, 65535, 0), (1, 0, 0, 0), (0, 1, 1, errno.EINVAL), (2, 1, 1, errno.EINVAL)):
+        equal(f"mask {mask}", inline.call_modify_cq(cq, mask, count, period), error)
+    equal("errno", verbs.call("ibv_destroy_cq", cq), 0)
+    equal("errno", verbs.call("ibv_close_device", verbs.context), 0)
+
+
+@case()
+def destroyed_while_moderated():
+    """A queue is destroyed while its event is deferred."""
+    _only_rrxe()
+    for _ in range(20):
+        with Connection() as c:
+            c.end.moderate(c.recv_cq, 1000, PERIOD)
+            c.arm()
+            c.send(stays=True)
 
 
 @case()
