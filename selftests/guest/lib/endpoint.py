@@ -308,7 +308,7 @@ class _Server(threading.Thread):
         self._value, self._size = value, len(value.map)
         self._ends = threading.Event()
         self._contents = None
-        self.served = 0
+        self.served = set()
         self.withdraw()
         self._fd = _userfaultfd(value.address, self._size)
 
@@ -327,10 +327,11 @@ class _Server(threading.Thread):
                 continue
             page = struct.unpack_from("Q", message, 16)[0] & ~4095
             source = ctypes.addressof(self._contents) + page - self._value.address
+            # Before the copy: the thread that waits for the page may look at the set next.
+            self.served.add(page)
             # Two threads of the process may have waited for the page.
             with contextlib.suppress(FileExistsError):
                 fcntl.ioctl(self._fd, UFFDIO_COPY, struct.pack("QQQQq", page, source, 4096, 0, 0))
-                self.served += 1
 
     def stop(self):
         """Ends the thread. Missing pages are zero from now on."""
@@ -862,13 +863,13 @@ class Endpoint:
 
     def withdraw(self):
         """Takes all pages of that region away again. Returns how many the thread had brought."""
-        served, self._server.served = self._server.served, 0
+        served, self._server.served = len(self._server.served), set()
         self._server.withdraw()
         return served
 
     def served(self):
         """Returns how many pages the thread has brought since they were taken away."""
-        return self._server.served
+        return len(self._server.served)
 
     def stop_serving(self):
         """Ends the thread."""
