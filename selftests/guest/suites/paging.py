@@ -531,8 +531,11 @@ def _withdraw(t):
 
 @contextlib.contextmanager
 def serving():
-    """Yields a trial of two programs that each bring the pages of their regions themselves."""
-    with Paged(bench, rts={"rnr_retry": 0, "retry": 7, "timeout": 18}) as t:
+    """Yields a trial of two programs that each bring the pages of their regions themselves.
+
+    The timeout is 8.6 s: on a busy machine, a program may take seconds for the pages of a message.
+    """
+    with Paged(bench, rts={"rnr_retry": 0, "retry": 7, "timeout": 21}) as t:
         sides = (t.local, t.remote)
         for side in sides:
             side.end.serve(side.small["id"])
