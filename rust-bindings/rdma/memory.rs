@@ -8,7 +8,6 @@
 mod backing;
 mod device_memory;
 mod kernel_memory;
-mod null_memory;
 #[cfg(CONFIG_MMU_NOTIFIER)]
 mod on_demand;
 #[cfg(not(CONFIG_MMU_NOTIFIER))]
@@ -24,13 +23,12 @@ use crate::{
     shared_bytes,
     sync::HAS_USER_THREADS,
 };
-use kernel::{prelude::*, sync::atomic::Atomic};
+use kernel::{page::PAGE_SIZE, prelude::*, sync::atomic::Atomic};
 use pinned::PageTable;
 
 pub use backing::{Backing, Unavailable};
 pub use device_memory::{DeviceMemory, DeviceRange};
 pub use kernel_memory::{KernelMemory, KernelPages};
-pub use null_memory::NullMemory;
 pub use on_demand::{current_mm, OnDemand, Paging, WINDOW};
 pub use pinned::{PinOwner, Pinned, Umem};
 pub use shared::SharedMemory;
@@ -61,6 +59,9 @@ pub mod access {
     pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
 }
 
+/// The bytes that reads of memory without contents find.
+static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
 /// Access to memory of a consumer, which may change at any time.
 ///
 /// # Invariants
@@ -85,6 +86,14 @@ enum Place<'a> {
 }
 
 impl<'a> MappedMemory<'a> {
+    /// Returns memory of any length without contents (`ibv_alloc_null_mr(3)`): reads find zeroes,
+    /// and writes are discarded.
+    #[inline]
+    pub fn null() -> Self {
+        // INVARIANT: There is no memory but the static `ZEROES`.
+        Self(Place::Null)
+    }
+
     /// Returns the address of byte `offset`, and how many of the following `len` bytes are
     /// contiguous. Returns `EFAULT` if the range extends past the end, or `EAGAIN` if the page is
     /// absent or, to `write`, not writable now.
@@ -100,8 +109,7 @@ impl<'a> MappedMemory<'a> {
             Place::OnDemand(memory) => memory.piece(offset, len, write),
             Place::Null => {
                 debug_assert!(!write, "there is nothing to write to");
-                let (zeroes, n) = null_memory::zeroes(len);
-                Ok((zeroes.cast_mut(), n))
+                Ok((ZEROES.as_ptr().cast_mut(), len.min(ZEROES.len())))
             }
         }
     }
@@ -258,11 +266,8 @@ mod tests {
     /// operation.
     #[test]
     fn memory_without_contents() -> Result {
-        let (memory, burst) = (NullMemory::new(), BurstGuard::enter());
-        // SAFETY: There is no key. The memory is not accessed by other means.
-        let access = unsafe { memory.access(&burst, 5, 3 * 4096) };
-        let (null, offset) = access.map_err(|_| EFAULT)?;
-        for (offset, len) in [(offset, 3 * 4096), (u64::MAX - 1, 1), (0, 0)] {
+        let null = MappedMemory::null();
+        for (offset, len) in [(5, 3 * 4096), (u64::MAX - 1, 1), (0, 0)] {
             assert!(null.write(offset, &[1; 8]).is_ok());
             let (mut bytes, mut zeroes) = (0, true);
             null.fragments(offset, len, |fragment| {
@@ -279,10 +284,6 @@ mod tests {
         }
         assert_eq!(null.word(0).err(), Some(EFAULT));
         assert_eq!(null.fragments(u64::MAX, 1, |_| {}).err(), Some(EFAULT));
-        drop(burst);
-        memory.revoke();
-        // SAFETY: As above.
-        assert!(unsafe { memory.access(&BurstGuard::enter(), 0, 1).is_err() });
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use kernel::{prelude::*, sync::Arc};
 use linux_rdma::rdma::memory::TestMemory;
 use linux_rdma::{
     rdma::memory::{
-        Backing, DeviceRange, KernelMemory, MappedMemory, NullMemory, OnDemand, Pinned, Unavailable,
+        Backing, DeviceRange, KernelMemory, MappedMemory, OnDemand, Pinned, Unavailable,
     },
     sync::BurstGuard,
 };
@@ -24,8 +24,8 @@ pub(super) enum Memory {
     OnDemand(Arc<OnDemand>, Arc<Pager>),
     /// Memory of the device.
     Device(DeviceRange),
-    /// No memory: a null region, which permits any local access.
-    Null(NullMemory),
+    /// No memory: the null region, which permits any local access and is never deregistered.
+    Null,
     Kernel(KernelMemory),
     #[cfg(CONFIG_KUNIT = "y")]
     Test(Arc<TestMemory>),
@@ -49,7 +49,7 @@ impl Backing for Memory {
                 }
                 Memory::OnDemand(memory, _) => memory.access(burst, offset, len),
                 Memory::Device(memory) => memory.access(burst, offset, len),
-                Memory::Null(memory) => memory.access(burst, offset, len),
+                Memory::Null => Ok((MappedMemory::null(), offset)),
                 Memory::Kernel(memory) => memory.access(burst, offset, len),
                 #[cfg(CONFIG_KUNIT = "y")]
                 Memory::Test(memory) => memory.access(burst, offset, len),
@@ -63,7 +63,7 @@ impl Backing for Memory {
             Memory::Empty => {}
             Memory::OnDemand(memory, _) => memory.revoke(),
             Memory::Device(memory) => memory.revoke(),
-            Memory::Null(memory) => memory.revoke(),
+            Memory::Null => debug_assert!(false, "the null region is deregistered"),
             Memory::Kernel(memory) => memory.revoke(),
             #[cfg(CONFIG_KUNIT = "y")]
             Memory::Test(memory) => memory.revoke(),

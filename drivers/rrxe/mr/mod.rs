@@ -46,8 +46,8 @@ use linux_rdma::{
     rdma::{
         advice,
         memory::{
-            access, Backing, DeviceRange, KernelMemory, KernelPages, NullMemory, OnDemand, Paging,
-            PinOwner, Umem,
+            access, Backing, DeviceRange, KernelMemory, KernelPages, OnDemand, Paging, PinOwner,
+            Umem,
         },
         wr::DataSegment,
         Device, MrAdvice, MrChange, UserMemory,
@@ -233,7 +233,7 @@ impl Mr {
             access: Atomic::new(access::LOCAL_WRITE),
             iova: 0,
             length: u64::MAX,
-            memory: Memory::Null(NullMemory::new()),
+            memory: Memory::Null,
         });
         let mr = Self::new(table, PdId(ANY_DOMAIN), kind, None)?;
         let (index, key) = (mr.index, mr.key);
@@ -478,10 +478,7 @@ impl MrHandle {
         let Kind::Registered(registered) = &self.mr.kind else {
             return Err(EINVAL);
         };
-        if matches!(
-            registered.memory,
-            Memory::Kernel(_) | Memory::Device(_) | Memory::Null(_)
-        ) {
+        if matches!(registered.memory, Memory::Kernel(_) | Memory::Device(_)) {
             return Err(EINVAL);
         }
         let old = registered.access.load(Relaxed);
