@@ -25,6 +25,7 @@ use kernel::{
     prelude::*,
     static_lock_class,
     sync::{Arc, ArcBorrow, Mutex, SpinLock},
+    time::Delta,
 };
 use linux_rdma::{
     errno::not_supported,
@@ -98,6 +99,8 @@ struct Queue {
     counted: RingCounter,
     /// The armings that completions have satisfied since then, whose event moderation defers.
     deferred: u32,
+    /// Time of the deferred event, in nanoseconds of the monotonic clock.
+    due: u64,
 }
 
 /// When to notify the consumer.
@@ -105,8 +108,9 @@ enum Notice {
     /// Not for these completions.
     Never,
     Now,
-    /// After this time in nanoseconds, unless more completions make it due before.
-    Later(u64),
+    /// At this time, in nanoseconds of the monotonic clock, unless more completions make it due
+    /// before.
+    At(u64),
 }
 
 impl Queue {
@@ -188,21 +192,37 @@ impl Queue {
         }
     }
 
-    /// Takes the arming of the deferred event. Returns false if the consumer has polled the
-    /// completions, or has been notified of the last one.
-    fn disarm_when_due(&mut self) -> bool {
+    /// Takes the arming of the deferred event when the timer expires, unless the consumer has
+    /// polled the completions, or has been notified of the last one.
+    fn disarm_at(&mut self, now: u64) -> Notice {
+        if self.deferred != 0 && now < self.due {
+            // The timer was armed for an earlier event.
+            return Notice::At(self.due);
+        }
         let wanted = core::mem::take(&mut self.deferred);
-        wanted != 0 && self.oldest().is_some() && !self.withhold() && self.take_arming(wanted)
+        if wanted == 0 || self.oldest().is_none() || self.withhold() {
+            return Notice::Never;
+        }
+        self.take(wanted)
     }
 
     /// Takes the arming if the event is due. Otherwise defers the event.
     fn take_or_defer(&mut self, wanted: u32) -> Notice {
         let Moderation { count, period } = self.moderation;
         let is_due = period == 0 || self.producer.since(self.counted) >= count.into();
-        if !is_due {
-            self.deferred |= wanted;
-            return Notice::Later(u64::from(period).wrapping_mul(1000));
+        if is_due {
+            return self.take(wanted);
         }
+        if self.deferred == 0 {
+            let delay = Delta::from_micros(period.into()).as_nanos();
+            self.due = monotonic_ns().saturating_add(delay.unsigned_abs());
+        }
+        self.deferred |= wanted;
+        Notice::At(self.due)
+    }
+
+    /// Takes the arming.
+    fn take(&mut self, wanted: u32) -> Notice {
         match self.take_arming(wanted) {
             true => Notice::Now,
             false => Notice::Never,
@@ -344,6 +364,7 @@ impl Cq {
                     moderation: Moderation::default(),
                     counted: RingCounter::default(),
                     deferred: 0,
+                    due: 0,
                 }, "rrxe_cq"),
                 resize_lock <- new_mutex!((), "rrxe_cq_change"),
                 target,
@@ -474,9 +495,9 @@ impl Cq {
         with_lock_irqsave(&this.queue, |queue| match change(queue) {
             Notice::Never => false,
             Notice::Now => true,
-            Notice::Later(ns) => {
+            Notice::At(deadline) => {
                 // With the lock, so that nothing arms the timer once DESTROY_CQ has taken the ring.
-                SoftTimer::arm(this, monotonic_ns().saturating_add(ns));
+                SoftTimer::arm(this, deadline);
                 false
             }
         })
@@ -562,7 +583,7 @@ impl TimerCallback for Cq {
     }
 
     fn expired(this: ArcBorrow<'_, Self>) {
-        if with_lock_irqsave(&this.queue, Queue::disarm_when_due) {
+        if Self::notice(this, |queue| queue.disarm_at(monotonic_ns())) {
             Self::deliver(this, COMPLETIONS, false);
         }
     }
@@ -674,44 +695,53 @@ mod tests {
     #[test]
     fn events_are_moderated() -> Result {
         let (cq, qp) = (queue(8)?, TestQp::new()?);
-        let complete = || -> Result<u64> {
+        // Returns whether the consumer is notified now, and otherwise when.
+        let notice =
+            |change: &dyn Fn(&mut Queue) -> Notice| match with_lock_irqsave(&cq.queue, |queue| {
+                change(queue)
+            }) {
+                Notice::Never => (false, None),
+                Notice::Now => (true, None),
+                Notice::At(deadline) => (false, Some(deadline)),
+            };
+        let complete = || -> Result<(bool, Option<u64>)> {
             push(&cq, &qp, 1)?;
-            Ok(
-                match with_lock_irqsave(&cq.queue, |queue| queue.disarm(false)) {
-                    Notice::Never => 0,
-                    Notice::Now => 1,
-                    Notice::Later(ns) => ns,
-                },
-            )
+            Ok(notice(&|queue| queue.disarm(false)))
         };
-        let is_due = || with_lock_irqsave(&cq.queue, Queue::disarm_when_due);
+        let expired = |now| notice(&|queue| queue.disarm_at(now));
         let moderate = |count, period| cq.moderate(Moderation { count, period });
+        let (never, now) = ((false, None), (true, None));
         for (count, period) in [(0, 0), (5, 0), (0, 5), (1, 5)] {
             moderate(count, period);
-            assert_eq!(complete()?, 0);
+            assert_eq!(complete()?, never);
             Cq::arm(&cq, false);
-            assert_eq!((complete()?, complete()?), (1, 0));
+            assert_eq!((complete()?, complete()?), (now, never));
             poll(&cq, &qp);
         }
-        moderate(3, 7);
+        moderate(3, u16::MAX);
         Cq::arm(&cq, false);
-        assert_eq!((complete()?, complete()?), (7000, 7000));
-        assert_eq!((complete()?, complete()?), (1, 0));
-        // The event was raised.
-        assert!(!is_due());
+        let began = monotonic_ns();
+        let first = complete()?;
+        let deadline = first.1.ok_or(EINVAL)?;
+        assert!(deadline >= began + 65_535_000);
+        // The time counts from the first completion.
+        assert_eq!(complete()?, first);
+        assert_eq!((complete()?, complete()?), (now, never));
+        assert_eq!(expired(u64::MAX), never);
         poll(&cq, &qp);
         Cq::arm(&cq, false);
-        // The completion that was not armed for counts.
-        assert_eq!(complete()?, 7000);
-        assert!(is_due());
-        assert!(!is_due());
+        // The completion that was added after the last event counts.
+        let deadline = complete()?.1.ok_or(EINVAL)?;
+        assert_eq!(expired(deadline - 1), (false, Some(deadline)));
+        assert_eq!((expired(deadline), expired(u64::MAX)), (now, never));
         poll(&cq, &qp);
         Cq::arm(&cq, false);
-        assert_eq!(complete()?, 7000);
+        assert!(complete()?.1.is_some());
         poll(&cq, &qp);
-        assert!(!is_due());
+        assert_eq!(expired(u64::MAX), never);
         // The queue is still armed.
-        assert_eq!((complete()?, complete()?), (7000, 1));
+        assert!(complete()?.1.is_some());
+        assert_eq!(complete()?, now);
         Ok(())
     }
 
