@@ -9,14 +9,11 @@
  * current key to one region, and one thread interrupts the CPUs of the others. The program prints
  * the number of operations as a line of JSON, and exits with status 1 if a call fails unexpectedly.
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
+#include "common.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -35,25 +32,6 @@ static atomic_uint window_key;
 struct counts {
 	unsigned long windows, lists, resets, interrupts;
 };
-
-static void fail(const char *what, int error)
-{
-	fprintf(stderr, "bind-race: %s: %s\n", what, strerror(error));
-	exit(1);
-}
-
-static void check(const char *what, int error)
-{
-	if (error)
-		fail(what, error);
-}
-
-static void *must(const char *what, void *made)
-{
-	if (!made)
-		fail(what, errno);
-	return made;
-}
 
 static void *allocate(void *argument)
 {
@@ -82,29 +60,6 @@ static void *interrupt(void *argument)
 		counts->interrupts++;
 	}
 	return NULL;
-}
-
-/* Connects a queue pair to itself. */
-static void connect_to_itself(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-
-	check("INIT", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = qp->qp_num,
-		.ah_attr = {
-			.is_global = 1,
-			.port_num = 1,
-			.grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 },
-		},
-	};
-	check("RTR", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-					      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7 };
-	check("RTS", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 static void *bind_windows(void *argument)
@@ -137,7 +92,7 @@ static void *bind_windows(void *argument)
 				},
 			},
 		};
-	connect_to_itself(qp);
+	connect_to_itself(qp, gid, gid_index, IBV_MTU_1024, 0);
 	while (!stop) {
 		struct ibv_send_wr *bad;
 		bool failed = false;
@@ -161,7 +116,7 @@ static void *bind_windows(void *argument)
 			struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
 
 			check("RESET", ibv_modify_qp(qp, &reset, IBV_QP_STATE));
-			connect_to_itself(qp);
+			connect_to_itself(qp, gid, gid_index, IBV_MTU_1024, 0);
 			counts->resets++;
 		}
 	}

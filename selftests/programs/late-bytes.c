@@ -19,9 +19,9 @@
  * Prints the rounds and messages as a line of JSON. Exits with status 1 if a byte was touched, or
  * if a call fails.
  */
+#include "common.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
-#include <infiniband/verbs.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <netinet/ip.h>
@@ -31,9 +31,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -68,25 +65,6 @@ static atomic_bool failed;
 static unsigned long all;
 /* Rounds in which a message failed before the revocation: by timeouts. */
 static unsigned early;
-
-static void fail(const char *what, int error)
-{
-	fprintf(stderr, "late-bytes: %s: %s\n", what, strerror(error));
-	exit(1);
-}
-
-static void check(const char *what, int error)
-{
-	if (error)
-		fail(what, error);
-}
-
-static void *must(const char *what, void *made)
-{
-	if (!made)
-		fail(what, errno);
-	return made;
-}
 
 static void *zeroed(void)
 {

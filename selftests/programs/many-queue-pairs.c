@@ -34,14 +34,10 @@
  *
  * Once the queue pairs are set up, the program prints "ready" and, except for `late`, pauses.
  */
-#define _GNU_SOURCE
+#include "common.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <grp.h>
-#include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -58,12 +54,6 @@ static struct ibv_mr *mr;
 static union ibv_gid gid, peer;
 static int gid_index;
 static char *memory;
-
-static void fail(const char *what, int error)
-{
-	fprintf(stderr, "many-queue-pairs: %s: %s\n", what, strerror(error));
-	exit(1);
-}
 
 static double now(void)
 {

@@ -8,12 +8,7 @@
  * Reads must find zeroes, and writes must be discarded. The program prints "ok", or exits with
  * status 1 if a call fails or finds other data.
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "common.h"
 
 /* Bytes of each half of the buffer: several packets of any MTU, of odd length. */
 #define HALF 9001
@@ -26,25 +21,6 @@ static struct ibv_mr *region, *null;
 static _Alignas(64) unsigned char buffer[2 * HALF];
 /* The step that the program is at, for messages. */
 static const char *step = "setting up";
-
-static void fail(const char *what, int error)
-{
-	fprintf(stderr, "null-region: %s: %s: %s\n", step, what, strerror(error));
-	exit(1);
-}
-
-static void check(const char *what, int error)
-{
-	if (error)
-		fail(what, error);
-}
-
-static void *must(const char *what, void *made)
-{
-	if (!made)
-		fail(what, errno);
-	return made;
-}
 
 static void require(int condition, const char *what)
 {
@@ -83,32 +59,6 @@ static struct ibv_sge nowhere(uint64_t address, uint32_t length)
 static struct ibv_sge here(size_t offset, uint32_t length)
 {
 	return (struct ibv_sge){ .addr = (uintptr_t)buffer + offset, .length = length, .lkey = region->lkey };
-}
-
-/* Connects the queue pair to itself. */
-static void join(union ibv_gid gid, int gid_index, int mtu)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
-
-	check("RESET", ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ACCESS };
-	check("INIT", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = mtu,
-		.dest_qp_num = qp->qp_num,
-		.max_dest_rd_atomic = 1,
-		.ah_attr = {
-			.is_global = 1,
-			.port_num = 1,
-			.grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 64 },
-		},
-	};
-	check("RTR", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-					      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .max_rd_atomic = 1 };
-	check("RTS", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 /* Waits for a completion of each kind that is expected. */
@@ -188,7 +138,7 @@ int main(int argc, char **argv)
 		.qp_type = IBV_QPT_RC,
 	};
 	qp = must("ibv_create_qp", ibv_create_qp(pd, &init));
-	join(gid, gid_index, mtu);
+	connect_to_itself(qp, gid, gid_index, mtu, ACCESS);
 
 	begin("SEND from the middle of a list");
 	list[0] = here(HALF, HALF);
@@ -258,7 +208,7 @@ int main(int argc, char **argv)
 	send_wr(remote(IBV_WR_RDMA_READ, 0, null->rkey), list, 1);
 	completed(1, IBV_WC_REM_ACCESS_ERR);
 	untouched(0, 2 * HALF);
-	join(gid, gid_index, mtu);
+	connect_to_itself(qp, gid, gid_index, mtu, ACCESS);
 	send_wr(remote(IBV_WR_RDMA_WRITE, 0, null->rkey), list, 1);
 	completed(1, IBV_WC_REM_ACCESS_ERR);
 
@@ -272,7 +222,7 @@ int main(int argc, char **argv)
 		.bind_info = { .mr = null, .addr = 0, .length = 64, .mw_access_flags = IBV_ACCESS_REMOTE_READ },
 	};
 
-	join(gid, gid_index, mtu);
+	connect_to_itself(qp, gid, gid_index, mtu, ACCESS);
 	check("ibv_bind_mw", ibv_bind_mw(qp, window, &bind));
 	completed(1, IBV_WC_MW_BIND_ERR);
 	check("ibv_dealloc_mw", ibv_dealloc_mw(window));

@@ -9,12 +9,9 @@
  * busy; and the time from SIGKILL to the end of a program with REGIONS (10,000) regions, alone and
  * beside the two.
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
+#include "common.h"
+
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -26,19 +23,6 @@
 #define PAGE 4096
 
 static const char *device;
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "region-times: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void *must(const char *what, void *made)
-{
-	if (!made)
-		fail(what);
-	return made;
-}
 
 static double now(void)
 {
@@ -55,8 +39,7 @@ static struct ibv_pd *open_device(void)
 	for (int i = 0; list[i]; i++)
 		if (!strcmp(ibv_get_device_name(list[i]), device))
 			return must("ibv_alloc_pd", ibv_alloc_pd(must("ibv_open_device", ibv_open_device(list[i]))));
-	errno = ENODEV;
-	fail(device);
+	fail(device, ENODEV);
 	return NULL;
 }
 
@@ -66,7 +49,7 @@ static void *pages(size_t count)
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
 	if (memory == MAP_FAILED)
-		fail("mmap");
+		fail("mmap", errno);
 	return memory;
 }
 
@@ -100,7 +83,7 @@ static void calls(struct ibv_pd *pd, const char *beside)
 		double second = now();
 
 		if (ibv_dereg_mr(mr))
-			fail("ibv_dereg_mr");
+			fail("ibv_dereg_mr", errno);
 		if (i >= 0) {
 			begin[i] = second - first;
 			end[i] = now() - second;
@@ -116,7 +99,7 @@ static pid_t start(void)
 	pid_t parent = getpid(), child = fork();
 
 	if (child < 0)
-		fail("fork");
+		fail("fork", errno);
 	if (!child && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent))
 		exit(1);
 	return child;
@@ -128,7 +111,7 @@ static void killed(long regions, const char *beside)
 	char byte;
 
 	if (pipe(ready))
-		fail("pipe");
+		fail("pipe", errno);
 	pid_t child = start();
 
 	if (!child) {
@@ -138,12 +121,12 @@ static void killed(long regions, const char *beside)
 		for (long i = 0; i < regions; i++)
 			registered(pd, memory + i * PAGE);
 		if (write(ready[1], "", 1) != 1)
-			fail("write");
+			fail("write", errno);
 		pause();
 	}
 	close(ready[1]);
 	if (read(ready[0], &byte, 1) != 1)
-		fail("the program with the regions");
+		fail("the program with the regions", errno);
 	double begin = now();
 
 	kill(child, SIGKILL);
