@@ -82,7 +82,7 @@ def call(end, kind, method, attributes):
     `attributes` are {number: value}. A value is the number of an object or file, bytes of input, or
     a buffer for output.
     """
-    records, buffers = b"", []
+    records, buffers = [], []
     for number, value in attributes.items():
         length = 0
         if isinstance(value, bytes) and len(value) <= 8:
@@ -91,8 +91,17 @@ def call(end, kind, method, attributes):
             buffer = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
             buffers.append(buffer)
             length, value = ctypes.sizeof(buffer), ctypes.addressof(buffer)
-        records += struct.pack("=4Hq", number, length, MANDATORY, 0, value)
+        records.append((number, length, value))
+    return issue(end.command_file(), kind, method, *records)
+
+
+def issue(file, kind, method, *attributes):
+    """Issues a method of uverbs by ioctl(). Returns the value of the first attribute, or 0.
+
+    Attributes are (number, length, value).
+    """
+    records = b"".join(struct.pack("=4HQ", number, length, MANDATORY, 0, value) for number, length, value in attributes)
     header = struct.pack("=4HQ2I", 24 + len(records), kind, method, len(attributes), 0, DRIVER, 0)
     request = bytearray(header + records)
-    fcntl.ioctl(end.command_file(), VERBS_IOCTL, request)
-    return struct.unpack_from("=Q", request, len(header) + 8)[0]
+    fcntl.ioctl(file, VERBS_IOCTL, request)
+    return struct.unpack_from("=Q", request, len(header) + 8)[0] if attributes else 0
